@@ -1,0 +1,1 @@
+"""Data sets, from where they come to the batches that the model reads."""

@@ -1,0 +1,28 @@
+"""Errors that are the user's to mend: one sentence that says what is wrong, where, and what to do.
+
+The command line prints the sentence and exits with code 1. Every other exception is a bug and keeps its traceback.
+"""
+
+
+class UserError(Exception):
+    """A mistake in what the user gave: its message is one sentence for the terminal."""
+
+
+class ConfigError(UserError):
+    """A configuration key, type or value that can't be used; the message names the key."""
+
+
+class DataError(UserError):
+    """A data set that can't be had or read; the message names the data set or the file."""
+
+
+class ArtifactError(UserError):
+    """A run folder or weights file that can't be used; the message names the file."""
+
+
+class DeviceError(UserError):
+    """A device that isn't there; the message lists those that are."""
+
+
+class TrainingError(UserError):
+    """A training that can't go on (a loss that isn't finite); the message names the step."""

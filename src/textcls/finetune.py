@@ -1,0 +1,97 @@
+"""Carry a trained classifier to another data set with LoRA, and merge the result into a plain model.
+
+W x becomes W x + (alpha / rank) B A x, with A (rank, in) and B (out, rank) trained and W frozen.
+(Hu et al. 2021, arXiv:2106.09685)
+"""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import nn
+
+from textcls import artifact as artifacts
+from textcls.artifact import CONFIG, Artifact
+from textcls.config import Config, recipe
+from textcls.data import sources
+from textcls.errors import ConfigError
+from textcls.files import write_text
+from textcls.journal import Journal
+from textcls.metrics import Counts
+from textcls.model import TransformerClassifier
+from textcls.runtime import seed_everything
+from textcls.train import Trainer, announce, finish, prepare
+
+log = logging.getLogger(__name__)
+
+ADAPTER = "adapter"
+HEAD = "head"
+ADAPTED = ["query", "value", "output", "inner", "outer"]
+"""The linear layers that get an adapter: attention's query, value and output, and both of the feed-forward."""
+
+# What finetuning changes of the data set's own recipe.
+_RECIPE: dict[str, Any] = {"schedule": {"name": "constant", "lr": 1e-3}}
+
+
+def finetune_config(base: Config, dataset: str) -> Config:
+    """The configuration to finetune with: the data set's recipe, with the model and tokenizer of the one trained."""
+    model = {"transformer": base.to_dict()["transformer"], "tokenizer": base.to_dict()["tokenizer"]}
+    length = {"batch": {"max_length": base.batch.max_length}}
+    return recipe(dataset).override(_RECIPE).override(model).override(length)
+
+
+def check_same_model(base: Config, config: Config) -> None:
+    """Refuse to finetune with other dimensions than those trained.
+
+    Raises:
+        ConfigError: a key of the model or the tokenizer was changed; the message names it.
+    """
+    fixed: Mapping[str, tuple[str, ...]] = {
+        "transformer": ("d_model", "n_heads", "d_ff", "n_layers", "quiet_softmax"),
+        "tokenizer": ("source", "vocab_size"),
+        "batch": ("max_length",),
+    }
+    for section, names in fixed.items():
+        for name in names:
+            old, new = (getattr(getattr(c, section), name) for c in (base, config))
+            if old != new:
+                raise ConfigError(f"{section}.{name}: {new} can't be finetuned from a model that has {old}; leave it out.")
+
+
+def add_adapters(model: TransformerClassifier, n_classes: int, rank: int, alpha: float) -> PeftModel:
+    """Replace the head by one for `n_classes`, trained in full, and put adapters on; all else is frozen."""
+    model.head = nn.Linear(model.head.in_features, n_classes)
+    settings = LoraConfig(r=rank, lora_alpha=alpha, target_modules=ADAPTED, modules_to_save=[HEAD])
+    return cast(PeftModel, get_peft_model(cast(Any, model), settings))
+
+
+def merge(adapted: PeftModel) -> TransformerClassifier:
+    """A plain model that computes what the adapted one does: W + (alpha / rank) B A in every adapted layer, in f32."""
+    return cast(TransformerClassifier, cast(Any, adapted).float().merge_and_unload())
+
+
+def finetune(base: Artifact, config: Config, *, device: torch.device, folder: Path, resume: bool = False) -> Counts:
+    """Finetune a trained classifier, save the adapter and the merged model, and count its hits on the test split.
+
+    Raises:
+        ConfigError: the configuration is of another model than `base`.
+    """
+    check_same_model(base.config, config)
+    seed_everything(config.training.seed)
+    with Journal(folder, resume=resume) as journal:
+        write_text(folder / CONFIG, config.to_json())
+        stored = sources.load(config.dataset)
+        data = prepare(config, stored, base.tokenizer)
+        adapted = add_adapters(base.model, data.n_classes, config.lora.rank, config.lora.alpha)
+        trainer = Trainer(adapted, data, config, device, folder, journal)
+        announce(trainer, stored)
+        if resume:
+            trainer.resume()
+        trainer.fit()
+        adapted.save_pretrained(folder / ADAPTER, save_embedding_layers=False)
+        merged = merge(adapted)
+        artifact = Artifact(model=merged, config=config, class_names=stored.class_names, tokenizer=base.tokenizer)
+        return finish(artifact, stored, folder, device)

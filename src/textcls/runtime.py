@@ -1,0 +1,67 @@
+"""The machine a run is on: device, dtype, seed, memory."""
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal, cast
+
+import torch
+
+from textcls.errors import DeviceError
+
+Dtype = Literal["f32", "f16", "bf16"]
+_TORCH_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+def available_devices() -> list[str]:
+    """The devices that torch can use here, best first."""
+    found = ["cuda"] if torch.cuda.is_available() else []
+    found += ["mps"] if torch.backends.mps.is_available() else []
+    return [*found, "cpu"]
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of a name; "auto" takes the best there is.
+
+    Raises:
+        DeviceError: the device isn't available here; the message lists those that are.
+    """
+    available = available_devices()
+    if name == "auto":
+        return torch.device(available[0])
+    if name.split(":")[0] not in available:
+        raise DeviceError(f"--device {name}: not available here; use one of: auto, {', '.join(available)}.")
+    return torch.device(name)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed torch on every device; data order has generators of its own, derived from the same seed."""
+    torch.manual_seed(seed)
+
+
+def autocast(device: torch.device, dtype: str) -> AbstractContextManager[object]:
+    """Mixed precision for the forward pass; weights stay in f32 (Micikevicius et al. 2018, arXiv:1710.03740)."""
+    if dtype == "f32":
+        return nullcontext()
+    return torch.autocast(device.type, _TORCH_DTYPES[dtype])
+
+
+def peak_memory_mib() -> float:
+    """The process's largest resident size so far, in MiB; 0 where the system doesn't tell."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0.0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+
+
+def device_metrics(device: torch.device) -> dict[str, float]:
+    """On CUDA the peak memory that tensors took (MiB) and the card's load (%); nothing elsewhere."""
+    if device.type != "cuda":
+        return {}
+    metrics = {"cuda_memory_mib": torch.cuda.max_memory_allocated(device) / 2**20}
+    try:
+        metrics["cuda_load_percent"] = float(cast(int, torch.cuda.utilization(device)))
+    except (ModuleNotFoundError, RuntimeError):  # nvidia-ml-py isn't installed, or the driver doesn't tell
+        pass
+    return metrics
