@@ -1,6 +1,6 @@
 """What a run leaves on disk, and how it is read back.
 
-    model.safetensors   f32 weights; its metadata: format, config, ordered class names, the tokenizer's fingerprint
+    model.safetensors   f32 weights; metadata: format, config, ordered class names, the tokenizer's fingerprint
     config.json         the whole configuration
     tokenizer.json      the tokenizer
     metrics.jsonl       one object a logging step and one an epoch
@@ -26,7 +26,8 @@ from textcls.errors import ArtifactError, ConfigError, DataError
 from textcls.files import replaced, write_text
 from textcls.model import TransformerClassifier
 
-FORMAT = "textcls/1"
+FORMAT = 1
+METADATA_KEY = "textcls"
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 METRICS, LOG, CHECKPOINTS = "metrics.jsonl", "experiment.log", "checkpoints"
 RUNS = Path("runs")
@@ -51,12 +52,13 @@ def new_model(config: Config, *, vocab_size: int, n_classes: int) -> Transformer
 
 def save(artifact: Artifact, folder: Path) -> None:
     """Write the weights, the configuration and the tokenizer into a folder, each file whole or not at all."""
-    metadata = {
+    about = {
         "format": FORMAT,
-        "config": json.dumps(artifact.config.to_dict()),
-        "class_names": json.dumps(artifact.class_names),
+        "config": artifact.config.to_dict(),
+        "class_names": artifact.class_names,
         "tokenizer": artifact.tokenizer.fingerprint,
     }
+    metadata = {METADATA_KEY: json.dumps(about)}  # safetensors writes several keys in no fixed order
     weights = {name: tensor.detach().float().cpu().contiguous() for name, tensor in artifact.model.state_dict().items()}
     write_text(folder / TOKENIZER, artifact.tokenizer.to_json())
     write_text(folder / CONFIG, artifact.config.to_json())
@@ -106,15 +108,17 @@ def load(weights: Path) -> Artifact:
 
 
 def _read_metadata(weights: Path, metadata: dict[str, str]) -> tuple[Config, tuple[str, ...], str]:
-    if metadata.get("format") != FORMAT:
-        raise ArtifactError(f"{weights}: was not made by textcls (its metadata lacks the format {FORMAT}).")
+    if METADATA_KEY not in metadata:
+        raise ArtifactError(f"{weights}: was not made by textcls (its metadata lacks the key {METADATA_KEY}).")
     try:
-        config = Config().override(json.loads(metadata["config"]))
-        class_names = json.loads(metadata["class_names"])
-        fingerprint = metadata["tokenizer"]
+        about = json.loads(metadata[METADATA_KEY])
+        if about["format"] != FORMAT:
+            raise ArtifactError(f"{weights}: its format is {about['format']}; this textcls reads format {FORMAT}.")
+        config = Config().override(about["config"])
+        class_names, fingerprint = about["class_names"], about["tokenizer"]
     except ConfigError as error:
         raise ArtifactError(f"{weights}: its configuration can't be used: {error}") from None
-    except (KeyError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"{weights}: its metadata is damaged ({type(error).__name__}: {error}).") from None
     if not isinstance(class_names, list) or not class_names or not all(isinstance(name, str) for name in class_names):
         raise ArtifactError(f"{weights}: its metadata is damaged (class_names is not a list of names).")

@@ -103,7 +103,7 @@ def finetune(
         str, typer.Option("--from", help="A model.safetensors, a run folder, or a data set's name (its run).")
     ] = "model.safetensors",
     rank: Annotated[int | None, typer.Option(help="Same as --set lora.rank=N.")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Same as --set lora.alpha=X.")] = None,
+    alpha: Annotated[int | None, typer.Option(help="Same as --set lora.alpha=N.")] = None,
     config: ConfigFile = None,
     overrides: Overrides = None,
     device: Device = "auto",

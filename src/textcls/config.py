@@ -11,6 +11,7 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, Self, cast, get_args, get_origin, get_type_hints
 
@@ -111,7 +112,7 @@ class LoraConfig:
     """The adapters of `textcls finetune` (Hu et al. 2021, arXiv:2106.09685)."""
 
     rank: int = 8
-    alpha: float = 16.0
+    alpha: int = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +138,7 @@ class Config:
         Args:
             values: sections and keys as in a TOML file, such as {"transformer": {"d_model": 256}}.
             origin: what an error says the values came from, such as a file's name.
+
         Raises:
             ConfigError: an unknown key, a wrong type, or a value that can't work.
         """
@@ -170,6 +172,15 @@ _RECIPES: dict[str, dict[str, Any]] = {
 def recipe(dataset: str) -> Config:
     """The configuration that `textcls train DATASET` uses unless told otherwise."""
     return Config(dataset=dataset).override(_RECIPES.get(dataset, {}))
+
+
+def first_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    """The first key whose value differs between two `Config.to_dict()`s, as (dotted key, then, now)."""
+    for key in _keys():
+        old, new = (reduce(lambda values, part: values.get(part, {}), key.split("."), v) for v in (then, now))
+        if old != new:
+            return key, old, new
+    return None
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -211,7 +222,9 @@ def _merged(section: Any, values: Mapping[str, Any], *, prefix: str) -> Any:
     for name, value in values.items():
         key = f"{prefix}{name}"
         if name not in types_by_name:
-            raise ConfigError(f"{key}: there is no such key; {_nearest(key)}.")
+            inside = next(iter(value), "") if isinstance(value, Mapping) else ""
+            unknown = f"{key}.{inside}" if inside else key
+            raise ConfigError(f"{unknown}: there is no such key; {_nearest(unknown)}")
         old = getattr(section, name)
         if not dataclasses.is_dataclass(old):
             changes[name] = _checked_type(key, value, types_by_name[name])
@@ -239,7 +252,7 @@ def _checked_type(key: str, value: Any, expected: Any) -> Any:
 def _keys(prefix: str = "") -> list[str]:
     """Every dotted key that begins with `prefix`."""
 
-    def walk(section: type, stem: str) -> list[str]:
+    def walk(section: Any, stem: str) -> list[str]:
         found: list[str] = []
         for name, kind in get_type_hints(section).items():
             found += walk(kind, f"{stem}{name}.") if dataclasses.is_dataclass(kind) else [f"{stem}{name}"]
@@ -249,13 +262,10 @@ def _keys(prefix: str = "") -> list[str]:
 
 
 def _nearest(key: str) -> str:
-    """What to say of a key that doesn't exist: the one most like it, by whole name or by its last part."""
-    keys = _keys()
-    close = difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
-    last = key.rsplit(".", 1)[-1]
-    close = close or [k for k in keys if k.rsplit(".", 1)[-1] == last]
-    close = close or difflib.get_close_matches(last, [k.rsplit(".", 1)[-1] for k in keys], n=1)
-    return f"did you mean {close[0]}?" if close else f"the sections are {', '.join(_sections())}"
+    """What to say of a key that doesn't exist: the one of the same last part, or else the one most like it."""
+    keys, last = _keys(), key.rsplit(".", 1)[-1]
+    close = [k for k in keys if k.rsplit(".", 1)[-1] == last] or difflib.get_close_matches(key, keys, n=1)
+    return f"did you mean {close[0]}?" if close else f"the sections are {', '.join(_sections())}."
 
 
 def _sections() -> list[str]:
@@ -288,7 +298,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "training.seed": (0, _MAX_INT),
     "training.log_every": (1, _MAX_INT),
     "lora.rank": (1, 4_096),
-    "lora.alpha": (1e-6, 1e6),
+    "lora.alpha": (1, 1_000_000),
 }
 
 

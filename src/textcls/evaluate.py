@@ -27,7 +27,7 @@ def evaluate(
     with torch.inference_mode(), autocast(device, dtype):
         for _, batch in ordered_batches(batcher, rows, EVAL_BATCH_SIZE):
             logits, loss = logits_and_loss(model, batch.to(device))
-            assert batch.labels is not None
+            assert batch.labels is not None  # evaluated rows have labels
             counts.add(logits, batch.labels, loss.item() * len(logits))
     return counts
 
@@ -35,6 +35,7 @@ def evaluate(
 def logits_and_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     """Logits (B, C) of a labelled batch, and their mean cross-entropy, a scalar in nats."""
     logits: Tensor = model(batch.tokens, batch.keep)
+    assert batch.labels is not None
     return logits, F.cross_entropy(logits.float(), batch.labels)
 
 

@@ -13,7 +13,6 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
 
-from textcls import artifact as artifacts
 from textcls.artifact import CONFIG, Artifact
 from textcls.config import Config, recipe
 from textcls.data import sources
@@ -58,10 +57,12 @@ def check_same_model(base: Config, config: Config) -> None:
         for name in names:
             old, new = (getattr(getattr(c, section), name) for c in (base, config))
             if old != new:
-                raise ConfigError(f"{section}.{name}: {new} can't be finetuned from a model that has {old}; leave it out.")
+                raise ConfigError(
+                    f"{section}.{name}: {new} can't be finetuned from a model that has {old}; leave it out."
+                )
 
 
-def add_adapters(model: TransformerClassifier, n_classes: int, rank: int, alpha: float) -> PeftModel:
+def add_adapters(model: TransformerClassifier, n_classes: int, rank: int, alpha: int) -> PeftModel:
     """Replace the head by one for `n_classes`, trained in full, and put adapters on; all else is frozen."""
     model.head = nn.Linear(model.head.in_features, n_classes)
     settings = LoraConfig(r=rank, lora_alpha=alpha, target_modules=ADAPTED, modules_to_save=[HEAD])
@@ -91,7 +92,7 @@ def finetune(base: Artifact, config: Config, *, device: torch.device, folder: Pa
         if resume:
             trainer.resume()
         trainer.fit()
-        adapted.save_pretrained(folder / ADAPTER, save_embedding_layers=False)
+        adapted.save_pretrained(str(folder / ADAPTER), save_embedding_layers=False)
         merged = merge(adapted)
         artifact = Artifact(model=merged, config=config, class_names=stored.class_names, tokenizer=base.tokenizer)
         return finish(artifact, stored, folder, device)

@@ -1,6 +1,7 @@
 """Transformer encoder with first-token pooling, for text classification.
 
-Shapes: B batch, T tokens, D d_model, H heads, F d_ff, C classes.  keep: True where a token is real, False where padding.
+Shapes: B batch, T tokens, D d_model, H heads, F d_ff, C classes.
+keep: True where a token is real, False where padding.
 """
 
 import math
@@ -31,8 +32,8 @@ class Embeddings(nn.Module):
 class Attention(nn.Module):
     """Multi-head attention: softmax(Q K^T / sqrt(D / H)) V in every head.  (Vaswani et al. 2017, arXiv:1706.03762)
 
-    The quiet softmax, exp(x_i) / (1 + sum_j exp(x_j)), is the plain one over one key more, of zeros: its score is 0, its
-    exponential the 1 in the denominator, and its value, zeros as well, adds nothing.
+    The quiet softmax, exp(x_i) / (1 + sum_j exp(x_j)), is the plain one over one key more, of zeros: its score is 0,
+    its exponential the 1 in the denominator, and its value, zeros as well, adds nothing.
     """
 
     def __init__(self, d_model: int, n_heads: int, score_dropout: float, quiet: bool) -> None:
@@ -66,7 +67,8 @@ class Attention(nn.Module):
         scores = self.score_dropout(query @ key.mT / math.sqrt(query.shape[-1]))
         if mask is not None:
             scores = scores.masked_fill(~mask, -math.inf)
-        return scores.softmax(-1) @ value
+        attended: Tensor = scores.softmax(-1) @ value
+        return attended
 
 
 class FeedForward(nn.Module):
@@ -84,7 +86,10 @@ class FeedForward(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Pre-norm encoder layer: x + Attention(LN(x)), then x + FeedForward(LN(x)).  (Xiong et al. 2020, arXiv:2002.04745)"""
+    """Pre-norm encoder layer: x + Attention(LN(x)), then x + FeedForward(LN(x)).
+
+    (Xiong et al. 2020, arXiv:2002.04745)
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """The machine a run is on: device, dtype, seed, memory."""
 
 import sys
-from contextlib import AbstractContextManager, nullcontext
-from typing import Literal, cast
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Literal
 
 import torch
 
@@ -60,8 +60,6 @@ def device_metrics(device: torch.device) -> dict[str, float]:
     if device.type != "cuda":
         return {}
     metrics = {"cuda_memory_mib": torch.cuda.max_memory_allocated(device) / 2**20}
-    try:
-        metrics["cuda_load_percent"] = float(cast(int, torch.cuda.utilization(device)))
-    except (ModuleNotFoundError, RuntimeError):  # nvidia-ml-py isn't installed, or the driver doesn't tell
-        pass
+    with suppress(ModuleNotFoundError, RuntimeError):  # nvidia-ml-py isn't installed, or the driver doesn't tell
+        metrics["cuda_load_percent"] = float(torch.cuda.utilization(device))
     return metrics

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from textcls import artifact as artifacts
 from textcls.artifact import CHECKPOINTS, CONFIG, Artifact, new_model
-from textcls.config import Config, OptimizerConfig, ScheduleConfig
+from textcls.config import Config, OptimizerConfig, ScheduleConfig, first_difference
 from textcls.data import sources
 from textcls.data.batcher import Batch, Batcher, carve, epoch_batches, epoch_rows
 from textcls.data.encoded import encode_split
@@ -123,9 +123,7 @@ class Trainer:
         train, n_tokens = self._train_epoch(epoch)
         seconds = time.perf_counter() - started
         dtype = self.config.training.dtype
-        valid = evaluate(
-            self.model, self.data.batcher, self.data.valid_rows, self.data.n_classes, self.device, dtype
-        )
+        valid = evaluate(self.model, self.data.batcher, self.data.valid_rows, self.data.n_classes, self.device, dtype)
         speed = {"rows_per_second": train.rows / seconds, "tokens_per_second": n_tokens / seconds}
         memory = {"peak_memory_mib": peak_memory_mib(), **device_metrics(self.device)}
         position = {"epoch": epoch + 1, "step": self.progress.step}
@@ -134,8 +132,9 @@ class Trainer:
         log.info(_epoch_line(epoch, self.config.training.epochs, train, valid, self._lr(), speed, memory))
         better = (valid.accuracy, -valid.loss) > (self.progress.best_accuracy, -self.progress.best_loss)
         if better:
-            best = {"best_epoch": epoch + 1, "best_accuracy": valid.accuracy, "best_loss": valid.loss}
-            self.progress = replace(self.progress, **best)
+            self.progress = replace(
+                self.progress, best_epoch=epoch + 1, best_accuracy=valid.accuracy, best_loss=valid.loss
+            )
             artifacts.save_checkpoint({"model": self.model.state_dict()}, self.folder / CHECKPOINTS / "best.pt")
         self.progress = replace(self.progress, epoch=epoch + 1, metrics_bytes=self.journal.metrics_bytes)
         artifacts.save_checkpoint(self.state(), self.folder / CHECKPOINTS / "last.pt")
@@ -226,12 +225,9 @@ class Trainer:
         """
         path = self.folder / CHECKPOINTS / "last.pt"
         state = artifacts.load_checkpoint(path)
-        for section, values in self.config.to_dict().items():
-            if state["config"].get(section) != values:
-                raise ConfigError(
-                    f"--resume: {section} was {state['config'].get(section)} in {path}, and is {values} now; "
-                    "resume with the configuration of then."
-                )
+        if difference := first_difference(state["config"], self.config.to_dict()):
+            key, then, now = difference
+            raise ConfigError(f"--resume: {key} was {then} in {path}, and is {now} now; resume with that of then.")
         self.progress = Progress(**state["progress"])
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])

@@ -101,7 +101,7 @@ def epoch_batches(batcher: Batcher, indices: Tensor, batch_size: int, seed: int)
 def ordered_batches(batcher: Batcher, indices: Tensor, batch_size: int) -> Iterator[tuple[Tensor, Batch]]:
     """Every given row once, by length and unshuffled, for evaluation: (row numbers, batch)."""
     order = batcher.rows.lengths[indices].argsort(stable=True)
-    for chosen in indices[order].split(batch_size):
+    for chosen in indices[order].split(batch_size) if len(indices) else ():
         yield chosen, batcher.batch(chosen)
 
 

@@ -74,7 +74,7 @@ class HubSource:
         from datasets import disable_progress_bars, load_dataset
         from datasets.exceptions import DatasetsError
         from huggingface_hub import HfApi
-        from huggingface_hub.errors import HTTPError
+        from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # of whichever client the Hub's library uses
 
         disable_progress_bars()  # of the conversion; a download still shows its own on a terminal
         try:

@@ -1,7 +1,7 @@
 """The cache of data sets: one SQLite file each, built once, checked when opened.
 
-A file holds the rows of every split in one table, and in another what they are: format, class names, rows a split, and a
-digest of the whole content. It is built under a temporary name and renamed when complete, so a file of the right name
+A file holds the rows of every split in one table, and in another what they are: format, class names, rows a split, and
+a digest of the whole content. It is built under a temporary name and renamed when complete, so a file of the right name
 is a whole one; a lock, which the system frees when its holder dies, lets one of several processes build it.
 """
 

@@ -6,6 +6,7 @@ Every sequence begins with [CLS] and ends with [SEP]; one too long is cut before
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ from textcls.errors import DataError
 from textcls.files import write_text
 
 PAD, UNKNOWN, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MAX_ALPHABET = 1_000
 
 
 class Tokenizer(Protocol):
@@ -60,18 +62,19 @@ class WordPieceTokenizer:
     """A `tokenizers.Tokenizer` with BERT's special tokens."""
 
     def __init__(self, inner: tokenizers.Tokenizer) -> None:
-        """
+        """Wrap a tokenizer.
+
         Raises:
             ValueError: the tokenizer lacks [PAD], [CLS] or [SEP].
         """
         inner.no_padding()
         inner.no_truncation()
-        missing = [token for token in (PAD, CLS, SEP) if inner.token_to_id(token) is None]
-        if missing:
-            raise ValueError(f"the tokenizer lacks {', '.join(missing)}")
+        pad, cls, sep = (inner.token_to_id(token) for token in (PAD, CLS, SEP))
+        if pad is None or cls is None or sep is None:
+            raise ValueError(f"the tokenizer lacks one of {PAD}, {CLS} and {SEP}")
         self._inner = inner
-        self._pad: int = inner.token_to_id(PAD)
-        self._sep: int = inner.token_to_id(SEP)
+        self._pad = pad
+        self._sep = sep
 
     @property
     def vocab_size(self) -> int:
@@ -138,25 +141,52 @@ def _download(name: str) -> WordPieceTokenizer:
     except Exception as error:  # `tokenizers` raises a bare Exception where the Hub can't be reached
         raise DataError(
             f"tokenizer.source = {name}: could not be fetched from the Hugging Face Hub; check the connection or set "
-            'HF_ENDPOINT, or use --set tokenizer.source=corpus, which trains a tokenizer on the data.'
+            "HF_ENDPOINT, or use --set tokenizer.source=corpus, which trains a tokenizer on the data."
         ) from error
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> WordPieceTokenizer:
-    """A cased WordPiece tokenizer of at most `vocab_size` tokens, trained on texts; the same texts give the same one."""
-    inner = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNKNOWN))
+    """A cased WordPiece tokenizer of at most `vocab_size` tokens, trained on texts; a function of them."""
+    inner = _bare(tokenizers.models.WordPiece(unk_token=UNKNOWN))
+    texts = list(texts)
+    alphabet = _alphabet(inner, texts)
+    trainer: Any = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        # The trainer numbers the pieces inside a word as it meets them, in no fixed order, and breaks ties by number:
+        # given as special tokens they are numbered first, in this order. The model below takes the vocabulary alone.
+        special_tokens=[*SPECIAL_TOKENS, *(f"##{character}" for character in alphabet)],
+        show_progress=False,
+    )
+    inner.train_from_iterator(texts, trainer)
+    vocabulary = inner.get_vocab(with_added_tokens=False)
+    trained = _bare(tokenizers.models.WordPiece(vocabulary, unk_token=UNKNOWN))
+    trained.add_special_tokens(list(SPECIAL_TOKENS))
+    trained.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"{CLS} $A {SEP}",
+        pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
+        special_tokens=[(token, vocabulary[token]) for token in (CLS, SEP)],
+    )
+    return WordPieceTokenizer(trained)
+
+
+def _bare(model: Any) -> tokenizers.Tokenizer:
+    """A tokenizer that takes texts apart as BERT's cased one does."""
+    inner = tokenizers.Tokenizer(model)
     inner.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=False, strip_accents=False)
     inner.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     inner.decoder = tokenizers.decoders.WordPiece()
-    trainer: Any = tokenizers.trainers.WordPieceTrainer(
-        vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), show_progress=False
-    )
-    inner.train_from_iterator(texts, trainer)
-    cls, sep = inner.token_to_id(CLS), inner.token_to_id(SEP)
-    inner.post_processor = tokenizers.processors.TemplateProcessing(
-        single=f"{CLS} $A {SEP}", pair=f"{CLS} $A {SEP} $B:1 {SEP}:1", special_tokens=[(CLS, cls), (SEP, sep)]
-    )
-    return WordPieceTokenizer(inner)
+    return inner
+
+
+def _alphabet(inner: tokenizers.Tokenizer, texts: Iterable[str]) -> list[str]:
+    """The most frequent characters of texts, most frequent first; the rest become [UNK]."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(inner.normalizer.normalize_str(text))
+    ranked = sorted((-count, character) for character, count in counts.items() if not character.isspace())
+    return [character for _, character in ranked[:MAX_ALPHABET]]
 
 
 def make_tokenizer(config: TokenizerConfig, texts: Iterable[str]) -> WordPieceTokenizer:

@@ -1,0 +1,203 @@
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import SMALL
+
+SETTINGS = [f"--set={section}.{key}={value}" for section, keys in SMALL.items() for key, value in keys.items()]
+
+
+def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error::DeprecationWarning:textcls", "-m", "textcls", *arguments]
+    return subprocess.run(command, cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True)
+
+
+@pytest.fixture
+def home(small_run: Path, tmp_path: Path) -> Path:
+    """A folder with a trained run of the sample."""
+    shutil.copytree(small_run, tmp_path / "runs" / "sample")
+    return tmp_path
+
+
+def test_help_of_every_verb_shows_an_example(tmp_path: Path) -> None:
+    top = run("--help", cwd=tmp_path)
+    assert top.returncode == 0
+    for verb in ("train", "finetune", "infer", "evaluate", "data"):
+        assert verb in top.stdout
+        assert f"Example: textcls {verb}" in run(verb, "--help", cwd=tmp_path).stdout
+
+
+def test_help_and_import_need_no_torch() -> None:
+    code = (
+        "import sys, textcls, textcls.cli\n"
+        "heavy = {'torch', 'peft', 'datasets', 'tokenizers', 'numpy', 'safetensors'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_train_evaluate_infer_finetune(tmp_path: Path) -> None:
+    trained = run("train", "sample", *SETTINGS, "--seed", "3", cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    first, second = trained.stdout.splitlines()
+    assert first.startswith("test accuracy 0.")
+    assert first.endswith("on 320 rows")
+    assert second == "saved runs/sample/model.safetensors"
+    assert "epoch 2/2: train loss" in trained.stderr
+    assert "seed 3" in trained.stderr
+    accuracy = first.split()[2].rstrip(",")
+
+    evaluated = run("evaluate", "sample", cwd=tmp_path)
+    assert f"rows 320   accuracy {accuracy}" in evaluated.stdout
+    as_json = json.loads(run("evaluate", "sample", "--json", cwd=tmp_path).stdout)
+    assert f"{as_json['accuracy']:.4f}" == accuracy
+    assert sum(map(sum, as_json["confusion"])) == as_json["rows"] == 320
+    assert [row["support"] for row in as_json["classes"]] == [80] * 4
+
+    for name in ("model.safetensors", "tokenizer.json"):
+        shutil.copy(tmp_path / "runs/sample" / name, tmp_path / name)
+    tuned = run("finetune", "sample", "--epochs", "1", "--rank", "2", "--json", cwd=tmp_path)
+    assert tuned.returncode == 0, tuned.stderr
+    result = json.loads(tuned.stdout)
+    assert (result["run"], result["test"]["rows"]) == ("runs/sample-finetuned", 320)
+    assert json.loads((tmp_path / "runs/sample-finetuned/config.json").read_text())["lora"] == {"rank": 2, "alpha": 16}
+    assert run("infer", "sample-finetuned", "Shares fell.", cwd=tmp_path).returncode == 0
+
+
+def test_infer_prints_text_class_and_probabilities(home: Path) -> None:
+    shown = run("infer", "sample", "Shares fell.", "Goal!", cwd=home)
+    lines = shown.stdout.splitlines()
+    assert (lines[0], lines[2]) == ("Shares fell.", "Goal!")
+    assert lines[1].startswith("  -> ")
+    objects = [
+        json.loads(line)
+        for line in run("infer", "sample", "Shares fell.", "Goal!", "--json", cwd=home).stdout.splitlines()
+    ]
+    assert [o["text"] for o in objects] == ["Shares fell.", "Goal!"]
+    for line, entry in zip(lines[1::2], objects, strict=True):
+        assert line.split()[1] == entry["class"]
+        assert f"{entry['class']} {entry['probabilities'][entry['class']]:.3f}" in line
+        assert sum(entry["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+
+
+def test_infer_without_texts_classifies_three_examples(home: Path) -> None:
+    assert len(run("infer", "runs/sample", "--json", cwd=home).stdout.splitlines()) == 3
+
+
+def test_infer_takes_an_empty_text_and_control_characters(home: Path) -> None:
+    shown = run("infer", "sample", "", "\x1b[2Jred", cwd=home)
+    assert shown.returncode == 0
+    assert "\x1b" not in shown.stdout
+    assert "\\x1b[2Jred" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["infer", "ag-news"], "ag-news: no such run yet; make it with: textcls train ag-news"),
+        (["train", "agnews"], "agnews: there is no such data set; use one of ag-news, db-pedia, sample."),
+        (["train", "sample"], "runs/sample: holds a run already; add --resume to go on with it, --overwrite"),
+        (
+            ["train", "sample", "--out", "x", "--set", "transformer.d_modle=1"],
+            "--set: transformer.d_modle: there is no",
+        ),
+        (["train", "sample", "--out", "x", "--epochs", "0"], "training.epochs: 0 can't work; give a value from 1"),
+        (["train", "sample", "--out", "x", "--config", "none.toml"], "none.toml: there is no such configuration file."),
+        (["train", "sample", "--out", "file"], "--out file: a file is there; give a folder."),
+        (["train", "sample", "--out", "x", "--device", "tpu"], "--device tpu: not available here; use one of: auto,"),
+        (["train", "sample", "--out", "x", "--resume"], "x/checkpoints/last.pt: there is no checkpoint to resume from"),
+        (["finetune", "sample"], "model.safetensors: there is no weights file there"),
+        (
+            ["finetune", "sample", "--from", "sample", "--set", "transformer.d_model=8"],
+            "transformer.d_model: 8 can't be",
+        ),
+        (["evaluate", "sample", "--split", "dev"], "--split dev: the sample that comes with textcls has no such split"),
+        (["infer", "file"], "file: not a readable safetensors file"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_1(home: Path, arguments: list[str], sentence: str) -> None:
+    (home / "file").write_text("x")
+    result = run(*arguments, cwd=home)
+    assert result.returncode == 1
+    assert result.stdout == ""
+    *_, last = result.stderr.splitlines()
+    assert last.startswith(f"textcls: {sentence}"), result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (home / "x" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("arguments", [["fly"], ["train"], ["train", "sample", "--epochs", "many"], ["--fast"]])
+def test_wrong_usage_is_exit_code_2(tmp_path: Path, arguments: list[str]) -> None:
+    assert run(*arguments, cwd=tmp_path).returncode == 2
+
+
+def test_a_bug_keeps_its_traceback(home: Path) -> None:
+    code = (
+        "import textcls.infer, textcls.cli\n"
+        "def broken(*a, **k): raise RuntimeError('a bug')\n"
+        "textcls.infer.load = broken\n"
+        "textcls.cli.app(['infer', 'sample'])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=home, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "Traceback" in result.stderr
+    assert "RuntimeError: a bug" in result.stderr
+
+
+def test_ctrl_c_is_exit_code_130_and_can_be_resumed(tmp_path: Path) -> None:
+    arguments = ["train", "sample", *SETTINGS, "--epochs", "50"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "textcls", *arguments],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (tmp_path / "runs/sample/checkpoints/last.pt").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert stdout == ""
+    assert "Traceback" not in stderr
+    resumed = run(*arguments, "--resume", cwd=tmp_path)
+    assert "resuming after epoch" in resumed.stderr
+    assert resumed.returncode == 0
+
+
+def test_data_shows_rows_classes_lengths_and_examples(tmp_path: Path) -> None:
+    shown = run("data", "sample", cwd=tmp_path).stdout
+    for part in (
+        "train: 1,280 rows",
+        "test: 320 rows",
+        "Technology",
+        "tokens a row  50 %:",
+        "cut at 128 tokens: 0.00 %",
+    ):
+        assert part in shown
+    as_json = json.loads(run("data", "sample", "--set", "batch.max_length=30", "--json", cwd=tmp_path).stdout)
+    train = as_json["splits"][0]
+    assert (train["rows"], train["rows_per_class"]["World"]) == (1_280, 320)
+    assert 0.5 < train["truncated_share"] < 1
+    assert len(as_json["examples"]) == 3
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shell_completion(tmp_path: Path, shell: str) -> None:
+    variable = {"_TEXTCLS_COMPLETE": f"complete_{shell}", "COMP_WORDS": "textcls tr", "COMP_CWORD": "1"}
+    words = {"_TYPER_COMPLETE_ARGS": "textcls tr", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    result = subprocess.run(
+        [Path(sys.executable).with_name("textcls")],
+        env={**os.environ, **variable, **words},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert "train" in result.stdout, result.stderr
