@@ -1,4 +1,4 @@
-"""Fixtures: a home of its own for every file the tests make, and the rows of the benchmarks where they are to be had."""
+"""Fixtures: a home of its own for every file that tests make, and the rows of the benchmarks where there are any."""
 
 import os
 import subprocess

@@ -4,17 +4,17 @@ A second implementation to hold textcls.model against. It shares the names of th
 """
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 
-def linear(weights: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+def linear(weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
     return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
 
 
-def layer_norm(weights: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+def layer_norm(weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
     centred = x - x.mean(-1, keepdim=True)
     variance = (centred**2).mean(-1, keepdim=True)
     return centred / torch.sqrt(variance + 1e-5) * weights[f"{name}.weight"] + weights[f"{name}.bias"]
@@ -24,7 +24,7 @@ def gelu(x: Tensor) -> Tensor:
     return x * (1 + torch.erf(x / math.sqrt(2))) / 2
 
 
-def attention(weights: dict[str, Tensor], name: str, x: Tensor, keep: Tensor, n_heads: int, quiet: bool) -> Tensor:
+def attention(weights: Mapping[str, Tensor], name: str, x: Tensor, keep: Tensor, n_heads: int, quiet: bool) -> Tensor:
     rows, length, d_model = x.shape
     size = d_model // n_heads
     query, key, value = (
@@ -39,7 +39,7 @@ def attention(weights: dict[str, Tensor], name: str, x: Tensor, keep: Tensor, n_
 
 
 def logits(
-    weights: dict[str, Tensor], tokens: Tensor, keep: Tensor, *, n_layers: int, n_heads: int, quiet: bool
+    weights: Mapping[str, Tensor], tokens: Tensor, keep: Tensor, *, n_layers: int, n_heads: int, quiet: bool
 ) -> Tensor:
     """Logits (B, C) in eval mode of token ids (B, T)."""
     x = weights["embeddings.token.weight"][tokens]
@@ -63,6 +63,6 @@ def pad(rows: list[list[int]], length: int, pad_token: int) -> tuple[Tensor, Ten
     return tokens, keep
 
 
-def loss(weights: dict[str, Tensor], tokens: Tensor, keep: Tensor, labels: Tensor, **shape: int | bool) -> Tensor:
-    values = logits(weights, tokens, keep, **shape)  # type: ignore[arg-type]
-    return F.nll_loss(values - values.logsumexp(-1, keepdim=True), labels)
+def loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross-entropy, spelt out."""
+    return -(logits - logits.logsumexp(-1, keepdim=True))[torch.arange(len(labels)), labels].mean()

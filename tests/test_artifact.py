@@ -149,9 +149,14 @@ def test_a_missing_tokenizer_is_a_sentence(small_run: Path, tmp_path: Path) -> N
 def test_a_write_that_fails_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(RuntimeError), replaced(path) as temporary:
-        temporary.write_text("half of the n")
-        raise RuntimeError
+
+    def write() -> None:
+        with replaced(path) as temporary:
+            temporary.write_text("half of the n")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

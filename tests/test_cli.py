@@ -182,7 +182,7 @@ def test_data_shows_rows_classes_lengths_and_examples(tmp_path: Path) -> None:
         "cut at 128 tokens: 0.00 %",
     ):
         assert part in shown
-    as_json = json.loads(run("data", "sample", "--set", "batch.max_length=30", "--json", cwd=tmp_path).stdout)
+    as_json = json.loads(run("data", "sample", "--set", "batch.max_length=50", "--json", cwd=tmp_path).stdout)
     train = as_json["splits"][0]
     assert (train["rows"], train["rows_per_class"]["World"]) == (1_280, 320)
     assert 0.5 < train["truncated_share"] < 1

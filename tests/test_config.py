@@ -36,7 +36,7 @@ CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.toml"))
     ],
 )
 def test_a_mistake_is_one_sentence_that_names_the_key(override: str, message: str) -> None:
-    with pytest.raises(ConfigError, match="^--set: ") as caught:
+    with pytest.raises(ConfigError, match=r"^--set: ") as caught:
         Config().override(parse_override(override), origin="--set")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -46,7 +46,7 @@ def test_labels_are_matched_by_name(small_run: Path, tmp_path: Path) -> None:
 
 def test_other_classes_and_splits_are_a_sentence(small_run: Path) -> None:
     loaded, stored = artifact.load(small_run / "model.safetensors"), sources.load("sample")
-    with pytest.raises(DataError, match="--split valid: .* no such split; use one of train, test"):
+    with pytest.raises(DataError, match=r"--split valid: .* no such split; use one of train, test"):
         evaluate_split(loaded, stored, "valid", CPU, "f32")
-    with pytest.raises(DataError, match="are not the model's .* finetune"):
+    with pytest.raises(DataError, match=r"are not the model's .* finetune"):
         evaluate_split(replace(loaded, class_names=("a", "b")), stored, "test", CPU, "f32")

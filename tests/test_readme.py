@@ -1,5 +1,6 @@
 """The commands that the documents show are real ones."""
 
+import itertools
 import re
 import shlex
 from pathlib import Path
@@ -36,7 +37,7 @@ def test_a_shown_command_is_a_real_one(command: str) -> None:
         else:
             assert verb is not None, f"there is no verb {words[1]}"
             verb.make_context(words[1], words[2:])
-        for flag, value in zip(words, words[1:], strict=False):
+        for flag, value in itertools.pairwise(words):
             if flag == "--config":
                 assert (ROOT / value).is_file()
     elif words[0].startswith(("scripts/", "./scripts/")):

@@ -53,7 +53,7 @@ def test_batches_are_a_shuffled_partition_with_little_padding(rows: EncodedRows)
     assert by_length != sorted(by_length)  # long and short batches take turns
     real, padded = (sum(f(rows.lengths[b]) for b in batches) for f in (_real, _padded))
     assert real / padded > 0.97
-    random_order = sum(_padded(rows.lengths[batch]) for batch in indices.split(32))  # type: ignore[no-untyped-call]
+    random_order = sum(_padded(rows.lengths[batch]) for batch in indices.split(32))
     assert real / random_order < 0.85
 
 
@@ -129,7 +129,7 @@ def test_logits_depend_neither_on_padding_nor_on_neighbours() -> None:
     with torch.inference_mode():
         for batcher, size in ((Batcher(rows, PAD), 1), (Batcher(rows, PAD), 50), (Batcher(rows, PAD, 256), 20)):
             logits = torch.empty(len(rows), 4)
-            for chosen in every.split(size):  # type: ignore[no-untyped-call]
+            for chosen in every.split(size):
                 batch = batcher.batch(chosen)
                 logits[chosen] = model(batch.tokens, batch.keep)
             results.append(logits)
