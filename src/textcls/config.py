@@ -64,6 +64,8 @@ class TransformerConfig:
     """Probability that an element of a sublayer's output, or of the feed-forward's hidden layer, is zeroed."""
     score_dropout: float = 0.0
     """Probability that an attention score is zeroed before the softmax; the original has 0.1."""
+    token_dropout: float = 0.0
+    """Probability that a token is hidden in training: its embedding is 0, its position stays."""
     quiet_softmax: bool = True
     """Attention weights exp(x_i) / (1 + sum_j exp(x_j)), which lets a head attend to nothing."""
     embedding_std: float = 0.05
@@ -286,6 +288,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "transformer.n_layers": (1, 256),
     "transformer.dropout": (0, 0.99),
     "transformer.score_dropout": (0, 0.99),
+    "transformer.token_dropout": (0, 0.99),
     "transformer.embedding_std": (0, 100),
     "optimizer.beta1": (0, 0.999999),
     "optimizer.beta2": (0, 0.999999),

@@ -14,18 +14,25 @@ from textcls.config import TransformerConfig
 
 
 class Embeddings(nn.Module):
-    """(token embedding + position embedding) / 2, both learnt."""
+    """(token embedding + position embedding) / 2, both learnt.
 
-    def __init__(self, vocab_size: int, max_length: int, d_model: int, std: float) -> None:
+    Token dropout (Dai & Le 2015, arXiv:1511.01432): in training each token's embedding is 0 with that probability.
+    """
+
+    def __init__(self, vocab_size: int, max_length: int, d_model: int, std: float, token_dropout: float) -> None:
         super().__init__()
         self.token = nn.Embedding(vocab_size, d_model)
         self.position = nn.Embedding(max_length, d_model)
         nn.init.normal_(self.token.weight, std=std)
         nn.init.normal_(self.position.weight, std=std)
+        self.token_dropout = token_dropout
 
     def forward(self, tokens: Tensor) -> Tensor:  # (B, T) -> (B, T, D)
-        position = self.position.weight[: tokens.shape[1]]
-        embedded: Tensor = (self.token(tokens) + position) * 0.5
+        token = self.token(tokens)
+        if self.training and self.token_dropout:
+            kept = torch.rand(tokens.shape, device=tokens.device) >= self.token_dropout
+            token = token * kept[..., None]
+        embedded: Tensor = (token + self.position.weight[: tokens.shape[1]]) * 0.5
         return embedded
 
 
@@ -113,7 +120,9 @@ class TransformerClassifier(nn.Module):
 
     def __init__(self, config: TransformerConfig, *, vocab_size: int, max_length: int, n_classes: int) -> None:
         super().__init__()
-        self.embeddings = Embeddings(vocab_size, max_length, config.d_model, config.embedding_std)
+        self.embeddings = Embeddings(
+            vocab_size, max_length, config.d_model, config.embedding_std, config.token_dropout
+        )
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.n_layers))
         self.head = nn.Linear(config.d_model, n_classes)
 
