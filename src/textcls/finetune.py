@@ -13,7 +13,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
 
-from textcls.artifact import CONFIG, Artifact
+from textcls.artifact import CONFIG, Artifact, new_model
 from textcls.config import Config, recipe
 from textcls.data import sources
 from textcls.errors import ConfigError
@@ -86,7 +86,9 @@ def finetune(base: Artifact, config: Config, *, device: torch.device, folder: Pa
         write_text(folder / CONFIG, config.to_json())
         stored = sources.load(config.dataset)
         data = prepare(config, stored, base.tokenizer)
-        adapted = add_adapters(base.model, data.n_classes, config.lora.rank, config.lora.alpha)
+        model = new_model(config, vocab_size=base.tokenizer.vocab_size, n_classes=len(base.class_names))
+        model.load_state_dict(base.model.state_dict())  # into a model that has the dropout of this training
+        adapted = add_adapters(model, data.n_classes, config.lora.rank, config.lora.alpha)
         trainer = Trainer(adapted, data, config, device, folder, journal)
         announce(trainer, stored)
         if resume:
