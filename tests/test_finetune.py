@@ -14,6 +14,7 @@ from textcls.data import sources
 from textcls.errors import ConfigError
 from textcls.evaluate import evaluate_split
 from textcls.finetune import ADAPTED, add_adapters, check_same_model, finetune, finetune_config, merge
+from textcls.model import Dropout
 
 CPU = torch.device("cpu")
 
@@ -103,6 +104,18 @@ def test_what_is_trained_is_shown_as_count_and_share(small_run: Path, finetuned:
     adapters = layers * rank * (3 * 2 * d + 2 * (d + f))
     line = next(line for line in (finetuned / "experiment.log").read_text().splitlines() if "parameters: " in line)
     assert f"of which trained: {adapters + 4 * d + 4:,} (" in line
+
+
+def test_dropout_is_that_of_the_finetuning(small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+    monkeypatch.setattr(
+        "textcls.train.Trainer.fit",
+        lambda self: seen.extend(m.p for m in self.model.modules() if isinstance(m, Dropout)),
+    )
+    base = artifact.load(small_run / "model.safetensors")
+    config = finetune_config(base.config, "sample").override({"transformer": {"dropout": 0.3}})
+    finetune(base, config, device=CPU, folder=tmp_path)
+    assert set(seen) == {0.3, 0.0}  # the layers' dropout, and that of the scores
 
 
 def test_the_learning_rate_is_constant(finetuned: Path) -> None:

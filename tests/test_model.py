@@ -121,6 +121,17 @@ def test_the_mask_is_left_out_only_where_nothing_is_padding() -> None:
     assert mask.shape == (2, 1, 1, 5)
 
 
+def test_token_dropout_hides_tokens_and_keeps_positions() -> None:
+    config = replace(SMALL, dropout=0.0, token_dropout=0.25)
+    model = TransformerClassifier(config, vocab_size=50, max_length=200, n_classes=3).train()
+    tokens = torch.randint(50, (100, 200))
+    whole, hidden = model.eval().embeddings(tokens), model.train().embeddings(tokens)
+    position = model.embeddings.position.weight * 0.5
+    is_hidden = (hidden == position).all(-1)
+    assert float(is_hidden.double().mean()) == pytest.approx(0.25, abs=5 * math.sqrt(0.25 * 0.75 / 20_000))
+    assert torch.equal(hidden[~is_hidden], whole[~is_hidden])
+
+
 class TestDropout:
     """It must stay true dropout: rate, scale, seed, independence."""
 

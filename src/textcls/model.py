@@ -120,9 +120,7 @@ class TransformerClassifier(nn.Module):
 
     def __init__(self, config: TransformerConfig, *, vocab_size: int, max_length: int, n_classes: int) -> None:
         super().__init__()
-        self.embeddings = Embeddings(
-            vocab_size, max_length, config.d_model, config.embedding_std, config.token_dropout
-        )
+        self.embeddings = Embeddings(vocab_size, max_length, config.d_model, config.embedding_std, config.token_dropout)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.n_layers))
         self.head = nn.Linear(config.d_model, n_classes)
 
