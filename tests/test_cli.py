@@ -111,7 +111,7 @@ def test_infer_takes_an_empty_text_and_control_characters(home: Path) -> None:
         (["train", "sample", "--out", "x", "--config", "none.toml"], "none.toml: there is no such configuration file."),
         (["train", "sample", "--out", "file"], "--out file: a file is there; give a folder."),
         (["train", "sample", "--out", "x", "--device", "tpu"], "--device tpu: not available here; use one of: auto,"),
-        (["train", "sample", "--out", "x", "--resume"], "x/checkpoints/last.pt: there is no checkpoint to resume from"),
+        (["train", "sample", "--out", "x", "--resume"], "x: has no checkpoint to resume from; train without"),
         (["finetune", "sample"], "model.safetensors: there is no weights file there"),
         (
             ["finetune", "sample", "--from", "sample", "--set", "transformer.d_model=8"],

@@ -186,6 +186,20 @@ def test_resuming_nothing_or_something_else_is_refused(small_run: Path, tmp_path
         train(small(batch={"size": 16}), device=CPU, folder=tmp_path, resume=True)
 
 
+def test_training_anew_leaves_nothing_of_the_run_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("model.safetensors", "checkpoints/last.pt", "adapter/adapter_config.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("old")
+    monkeypatch.setattr(Trainer, "_epoch", _interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(small(), device=CPU, folder=tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "experiment.log", "metrics.jsonl"}
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def trainer(folder: Path, config: Config, journal: Journal) -> Trainer:
     stored = sources.load("sample")
     tokenizer = make_tokenizer(config.tokenizer, _training_texts(config, stored))

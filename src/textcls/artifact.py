@@ -6,11 +6,13 @@
     metrics.jsonl       one object a logging step and one an epoch
     experiment.log      what the terminal showed, with times
     checkpoints/        best.pt and last.pt, to go on from
+    adapter/            after finetuning: the LoRA adapter in PEFT's own format
 
 The weights file and the tokenizer.json beside it are enough to classify or to finetune, wherever they are copied.
 """
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -29,7 +31,7 @@ from textcls.model import TransformerClassifier
 FORMAT = 1
 METADATA_KEY = "textcls"
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
-METRICS, LOG, CHECKPOINTS = "metrics.jsonl", "experiment.log", "checkpoints"
+METRICS, LOG, CHECKPOINTS, ADAPTER = "metrics.jsonl", "experiment.log", "checkpoints", "adapter"
 RUNS = Path("runs")
 
 
@@ -64,6 +66,13 @@ def save(artifact: Artifact, folder: Path) -> None:
     write_text(folder / CONFIG, artifact.config.to_json())
     with replaced(folder / WEIGHTS) as temporary:
         save_file(weights, temporary, metadata=metadata)
+
+
+def clear(folder: Path) -> None:
+    """Delete what an earlier run left in a folder, so that none of it passes for part of the next."""
+    (folder / WEIGHTS).unlink(missing_ok=True)
+    for name in (CHECKPOINTS, ADAPTER):
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def locate(run: str) -> Path:

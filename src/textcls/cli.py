@@ -30,7 +30,7 @@ class Verbs(TyperGroup):
             print(f"textcls: {error}", file=sys.stderr)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
-            print("textcls: interrupted", file=sys.stderr)
+            print("textcls: interrupted; a training goes on with --resume", file=sys.stderr)
             raise typer.Exit(130) from None
 
 
@@ -223,13 +223,16 @@ def _configure(base: Config, file: Path | None, overrides: list[str], flags: dic
 
 
 def _claim(folder: Path, resume: bool, overwrite: bool) -> None:
-    """Refuse a folder that can't be written, or that holds a run that nobody said to replace."""
+    """Refuse a folder that can't be written, has nothing to resume, or holds a run that nobody said to replace."""
     if folder.exists() and not folder.is_dir():
         raise ArtifactError(f"--out {folder}: a file is there; give a folder.")
     existing = next((parent for parent in (folder, *folder.absolute().parents) if parent.exists()), folder)
     if not os.access(existing, os.W_OK):
         raise ArtifactError(f"--out {folder}: can't be written; give another folder.")
-    if (folder / "config.json").exists() and not (resume or overwrite):
+    checkpoints, weights = folder / "checkpoints", folder / "model.safetensors"
+    if resume and not (checkpoints / "last.pt").exists():
+        raise ArtifactError(f"{folder}: has no checkpoint to resume from; train without --resume.")
+    if (checkpoints.exists() or weights.exists()) and not (resume or overwrite):
         raise ArtifactError(
             f"{folder}: holds a run already; add --resume to go on with it, --overwrite to replace it, or --out DIR."
         )

@@ -13,7 +13,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
 
-from textcls.artifact import CONFIG, Artifact, new_model
+from textcls.artifact import ADAPTER, CONFIG, Artifact, new_model
 from textcls.config import Config, recipe
 from textcls.data import sources
 from textcls.errors import ConfigError
@@ -22,11 +22,10 @@ from textcls.journal import Journal
 from textcls.metrics import Counts
 from textcls.model import TransformerClassifier
 from textcls.runtime import seed_everything
-from textcls.train import Trainer, announce, finish, prepare
+from textcls.train import Trainer, finish, prepare, run
 
 log = logging.getLogger(__name__)
 
-ADAPTER = "adapter"
 HEAD = "head"
 ADAPTED = ["query", "value", "output", "inner", "outer"]
 """The linear layers that get an adapter: attention's query, value and output, and both of the feed-forward."""
@@ -90,10 +89,7 @@ def finetune(base: Artifact, config: Config, *, device: torch.device, folder: Pa
         model.load_state_dict(base.model.state_dict())  # into a model that has the dropout of this training
         adapted = add_adapters(model, data.n_classes, config.lora.rank, config.lora.alpha)
         trainer = Trainer(adapted, data, config, device, folder, journal)
-        announce(trainer, stored)
-        if resume:
-            trainer.resume()
-        trainer.fit()
+        run(trainer, stored, resume=resume)
         adapted.save_pretrained(str(folder / ADAPTER), save_embedding_layers=False)
         merged = merge(adapted)
         artifact = Artifact(model=merged, config=config, class_names=stored.class_names, tokenizer=base.tokenizer)

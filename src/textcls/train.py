@@ -263,10 +263,7 @@ def train(config: Config, *, device: torch.device, folder: Path, resume: bool = 
         data = prepare(config, stored, tokenizer)
         model = new_model(config, vocab_size=tokenizer.vocab_size, n_classes=data.n_classes)
         trainer = Trainer(model, data, config, device, folder, journal)
-        announce(trainer, stored)
-        if resume:
-            trainer.resume()
-        trainer.fit()
+        run(trainer, stored, resume=resume)
         artifact = Artifact(model=model, config=config, class_names=stored.class_names, tokenizer=tokenizer)
         return finish(artifact, stored, folder, device)
 
@@ -277,6 +274,16 @@ def finish(artifact: Artifact, stored: StoredData, folder: Path, device: torch.d
     counts = evaluate_split(artifact, stored, "test", device, artifact.config.training.dtype)
     log.info("test: %d rows, loss %.4f, accuracy %.4f", counts.rows, counts.loss, counts.accuracy)
     return counts
+
+
+def run(trainer: Trainer, stored: StoredData, *, resume: bool) -> None:
+    """Say what will be trained, then train it: from the folder's last checkpoint, or afresh in an emptied folder."""
+    announce(trainer, stored)
+    if resume:
+        trainer.resume()
+    else:
+        artifacts.clear(trainer.folder)
+    trainer.fit()
 
 
 def announce(trainer: Trainer, stored: StoredData) -> None:
