@@ -4,10 +4,17 @@ A second implementation to hold textcls.model against. It shares the names of th
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
+
+Drop = Callable[[Tensor], Tensor]
+"""Dropout of one tensor; without one the mathematics is that of eval mode."""
+
+
+def keep_all(x: Tensor) -> Tensor:
+    return x
 
 
 def linear(weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
@@ -24,14 +31,16 @@ def gelu(x: Tensor) -> Tensor:
     return x * (1 + torch.erf(x / math.sqrt(2))) / 2
 
 
-def attention(weights: Mapping[str, Tensor], name: str, x: Tensor, keep: Tensor, n_heads: int, quiet: bool) -> Tensor:
+def attention(
+    weights: Mapping[str, Tensor], name: str, x: Tensor, keep: Tensor, n_heads: int, quiet: bool, drop_scores: Drop
+) -> Tensor:
     rows, length, d_model = x.shape
     size = d_model // n_heads
     query, key, value = (
         linear(weights, f"{name}.{part}", x).reshape(rows, length, n_heads, size).swapaxes(1, 2)
         for part in ("query", "key", "value")
     )
-    scores = query @ key.swapaxes(2, 3) / math.sqrt(size)
+    scores = drop_scores(query @ key.swapaxes(2, 3) / math.sqrt(size))
     scores = torch.where(keep[:, None, None, :], scores, torch.full_like(scores, -1e4))
     exponentials = torch.exp(scores)
     attended = exponentials / (exponentials.sum(-1, keepdim=True) + (1 if quiet else 0)) @ value
@@ -39,20 +48,26 @@ def attention(weights: Mapping[str, Tensor], name: str, x: Tensor, keep: Tensor,
 
 
 def logits(
-    weights: Mapping[str, Tensor], tokens: Tensor, keep: Tensor, *, n_layers: int, n_heads: int, quiet: bool
+    weights: Mapping[str, Tensor],
+    tokens: Tensor,
+    keep: Tensor,
+    *,
+    n_layers: int,
+    n_heads: int,
+    quiet: bool,
+    drop: Drop = keep_all,
+    drop_scores: Drop = keep_all,
 ) -> Tensor:
-    """Logits (B, C) in eval mode of token ids (B, T)."""
+    """Logits (B, C) of token ids (B, T)."""
     x = weights["embeddings.token.weight"][tokens]
     x = (x + weights["embeddings.position.weight"][None, : tokens.shape[1]]) / 2
     for i in range(n_layers):
         layer = f"layers.{i}"
-        x = x + attention(
-            weights, f"{layer}.attention", layer_norm(weights, f"{layer}.attention_norm", x), keep, n_heads, quiet
-        )
-        hidden = gelu(
-            linear(weights, f"{layer}.feed_forward.inner", layer_norm(weights, f"{layer}.feed_forward_norm", x))
-        )
-        x = x + linear(weights, f"{layer}.feed_forward.outer", hidden)
+        normed = layer_norm(weights, f"{layer}.attention_norm", x)
+        x = x + drop(attention(weights, f"{layer}.attention", normed, keep, n_heads, quiet, drop_scores))
+        normed = layer_norm(weights, f"{layer}.feed_forward_norm", x)
+        hidden = drop(gelu(linear(weights, f"{layer}.feed_forward.inner", normed)))
+        x = x + drop(linear(weights, f"{layer}.feed_forward.outer", hidden))
     return linear(weights, "head", x)[:, 0]
 
 

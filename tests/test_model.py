@@ -57,6 +57,50 @@ def test_logits_and_gradients_equal_the_literal_reference(
     assert max(float(gradient.abs().max()) for gradient in actual.values()) > 1e-3  # not all vanishing
 
 
+def replayed(factors: list[Tensor]) -> reference.Drop:
+    """Dropout with given factors in their order; positions that a factor doesn't cover are ones that nothing reads."""
+    remaining = iter(factors)
+
+    def drop(x: Tensor) -> Tensor:
+        factor, whole = next(remaining), torch.ones_like(x)
+        whole[:, : factor.shape[1]] = factor
+        return x * whole
+
+    return drop
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_training_equals_the_literal_reference_given_the_same_draws(
+    quiet: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factors: list[Tensor] = []
+
+    def recorded(x: Tensor, p: float) -> Tensor:
+        factors.append(dropout_scale(x, p))
+        return factors[-1]
+
+    monkeypatch.setattr("textcls.model.dropout_scale", recorded)
+    ids, labels, vocab_size = sample_rows()
+    config = replace(SMALL, quiet_softmax=quiet, embedding_std=0.5, dropout=0.3)
+    model = TransformerClassifier(config, vocab_size=vocab_size, max_length=64, n_classes=4).double().train()
+    logits = model(*reference.pad(ids, max(map(len, ids)), 0))
+    actual = gradients(torch.nn.functional.cross_entropy(logits, labels), model)
+    assert len(factors) == 3 * config.n_layers
+
+    expected_logits = reference.logits(
+        dict(model.named_parameters()),
+        *reference.pad(ids, 64, 0),
+        n_layers=config.n_layers,
+        n_heads=config.n_heads,
+        quiet=quiet,
+        drop=replayed(factors),
+    )
+    expected = gradients(reference.loss(expected_logits, labels), model)
+    torch.testing.assert_close(logits, expected_logits, rtol=0, atol=1e-12)
+    for name, gradient in expected.items():
+        assert float((actual[name] - gradient).abs().max()) <= 1e-12, name
+
+
 def test_quiet_softmax_by_its_formula() -> None:
     x = torch.tensor([0.3, -2.0, 1.7], dtype=torch.float64)
     padded = torch.cat([x, torch.zeros(1, dtype=torch.float64)]).softmax(-1)[:3]
