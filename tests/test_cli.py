@@ -1,14 +1,20 @@
+import csv
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import SMALL
+
+import textcls
+from textcls.data import sources
 
 SETTINGS = [f"--set={section}.{key}={value}" for section, keys in SMALL.items() for key, value in keys.items()]
 
@@ -86,6 +92,102 @@ def test_infer_prints_text_class_and_probabilities(home: Path) -> None:
         assert sum(entry["probabilities"].values()) == pytest.approx(1, abs=1e-5)
 
 
+def test_infer_file_gives_the_numbers_of_the_api_in_order(home: Path) -> None:
+    items = sources.load("sample").splits["train"][:]
+    with (home / "texts.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("id", "text"), *((f"n{i}", item.text) for i, item in enumerate(items))])
+    expected = textcls.load(home / "runs/sample", device="cpu").predict([item.text for item in items], top_k=2)
+    arguments = ("infer", "sample", "--file", "texts.csv", "--top-k", "2", "--device", "cpu")
+    result = run(*arguments, cwd=home, OMP_NUM_THREADS=str(torch.get_num_threads()))
+    assert (result.returncode, result.stderr) == (0, "")
+    for i, (line, prediction) in enumerate(zip(result.stdout.splitlines(), expected, strict=True)):
+        assert json.loads(line) == {
+            "id": f"n{i}",
+            "text": prediction.text,
+            "class": prediction.class_name,
+            "probability": prediction.probability,
+            "probabilities": prediction.probabilities,
+        }
+    assert run(*arguments, "--out", "new/out.jsonl", cwd=home).stdout == ""
+    assert (home / "new/out.jsonl").read_text(encoding="utf-8") == result.stdout
+
+
+def test_infer_reads_stdin_whatever_its_line_ends(home: Path) -> None:
+    outputs = set()
+    for end in (b"\n", b"\r\n", b"\r"):
+        command = [sys.executable, "-m", "textcls", "infer", "sample", "--file", "-"]
+        stdin = b"\xef\xbb\xbf" + end.join([b"Shares fell.", b"", "Tor für Köln".encode()])
+        outputs.add(subprocess.run(command, cwd=home, input=stdin, stdout=subprocess.PIPE, check=True).stdout)
+    (output,) = outputs
+    assert [json.loads(line)["text"] for line in output.splitlines()] == ["Shares fell.", "", "Tor für Köln"]
+
+
+def test_infer_empty_in_empty_out(home: Path) -> None:
+    (home / "empty.txt").touch()
+    result = run("infer", "sample", "--file", "empty.txt", cwd=home)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_infer_ends_quietly_when_its_reader_has_enough(home: Path) -> None:
+    (home / "texts.txt").write_text("Shares fell.\n" * 20_000)
+    command = f"'{sys.executable}' -m textcls infer sample --file texts.txt | head -n 1; echo ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", command], cwd=home, capture_output=True, text=True)
+    answer, status = result.stdout.splitlines()
+    assert json.loads(answer)["id"] == 1
+    assert (status, result.stderr) == ("0", "")
+
+
+def test_infer_stops_at_a_bad_line_and_keeps_the_file_that_was_there(home: Path) -> None:
+    (home / "texts.csv").write_text("id,text\n1,Shares fell.\n2,a,b\n")
+    (home / "out.csv").write_text("before")
+    sentence = "textcls: texts.csv, line 3: has 3 fields where the header has 2; put a text that has ',' in it into"
+    result = run("infer", "sample", "--file", "texts.csv", "--format", "csv", cwd=home)
+    assert result.returncode == 1
+    assert [row["id"] for row in csv.DictReader(result.stdout.splitlines())] == ["1"]
+    assert result.stderr.startswith(sentence)
+    assert run("infer", "sample", "--file", "texts.csv", "--out", "out.csv", cwd=home).returncode == 1
+    assert (home / "out.csv").read_text() == "before"
+    assert {path.name for path in home.iterdir()} == {"texts.csv", "out.csv", "runs"}
+
+
+def test_infer_shows_its_progress_on_a_terminal_and_answers_on_stdout(home: Path) -> None:
+    (home / "texts.txt").write_text("Shares fell.\n" * 3)
+    leader, follower = os.openpty()
+    termios.tcsetwinsize(follower, (24, 80))
+    command = [sys.executable, "-m", "textcls", "infer", "sample", "--file", "texts.txt"]
+    process = subprocess.Popen(command, cwd=home, stdout=subprocess.PIPE, stderr=follower)
+    os.close(follower)
+    stdout, _ = process.communicate()
+    shown = os.read(leader, 65_536).decode()
+    os.close(leader)
+    assert len([json.loads(line) for line in stdout.splitlines()]) == 3
+    assert "infer: 3text [" in shown
+
+
+def test_infer_writes_utf_8_whatever_the_locale(home: Path) -> None:
+    command = [sys.executable, "-m", "textcls", "infer", "sample", "Köln 🙂", "--json"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "1"}
+    result = subprocess.run(command, cwd=home, env=environment, stdout=subprocess.PIPE, check=True)
+    assert json.loads(result.stdout.decode("utf-8"))["text"] == "Köln 🙂"
+
+
+def test_infer_below_the_threshold_is_unsure(home: Path) -> None:
+    assert "  -> (unsure)   (" in run("infer", "sample", "Hm.", "--threshold", "1", cwd=home).stdout
+    named = run("infer", "sample", "Hm.", "--threshold", "1", "--unsure", "other", "--json", cwd=home).stdout
+    assert json.loads(named)["class"] == "other"
+
+
+def test_evaluate_shows_mistakes_and_writes_files(home: Path) -> None:
+    shown = run("evaluate", "sample", "--mistakes", "2", "--out", "card", cwd=home).stdout
+    assert "most confident mistakes" in shown
+    assert shown.count("(test row ") == 2
+    report = json.loads((home / "card/report.json").read_text())
+    assert report == json.loads(run("evaluate", "sample", "--mistakes", "2", "--json", cwd=home).stdout)
+    assert len((home / "card/predictions.jsonl").read_text().splitlines()) == 320
+    every = json.loads(run("evaluate", "sample", "sample", "--split", "all", "--json", cwd=home).stdout)
+    assert (every["rows"], every["splits"]) == (1_600, ["train", "test"])
+
+
 def test_infer_without_texts_classifies_three_examples(home: Path) -> None:
     assert len(run("infer", "runs/sample", "--json", cwd=home).stdout.splitlines()) == 3
 
@@ -118,7 +220,15 @@ def test_infer_takes_an_empty_text_and_control_characters(home: Path) -> None:
             "transformer.d_model: 8 can't be",
         ),
         (["evaluate", "sample", "--split", "dev"], "--split dev: the sample that comes with textcls has no such split"),
+        (["evaluate", "sample", "--out", "file"], "--out file: a file is there; give a folder."),
         (["infer", "file"], "file: not a readable safetensors file"),
+        (["infer", "sample", "--file", "none.csv"], "--file none.csv: there is no such file."),
+        (["infer", "sample", "--file", "file"], "--file file: give a file that ends in .txt, .csv, .tsv, .jsonl, or"),
+        (["infer", "sample", "a text", "--file", "-"], "--file -: there are texts on the command line as well"),
+        (["infer", "sample", "--text-column", "a"], "--text-column a: is of a file; give one with --file."),
+        (["infer", "sample", "--unsure", "x"], "--unsure x: no text is below a --threshold of 0; give a higher one."),
+        (["infer", "sample", "--json", "--format", "csv"], "--json: contradicts --format csv; leave one out."),
+        (["infer", "sample", "--out", "runs"], "--out runs: a folder is there; give a file."),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_1(home: Path, arguments: list[str], sentence: str) -> None:
@@ -132,7 +242,10 @@ def test_a_mistake_is_one_sentence_and_exit_code_1(home: Path, arguments: list[s
     assert not (home / "x" / "model.safetensors").exists()
 
 
-@pytest.mark.parametrize("arguments", [["fly"], ["train"], ["train", "sample", "--epochs", "many"], ["--fast"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["fly"], ["train"], ["train", "sample", "--epochs", "many"], ["--fast"], ["infer", "sample", "--threshold", "2"]],
+)
 def test_wrong_usage_is_exit_code_2(tmp_path: Path, arguments: list[str]) -> None:
     assert run(*arguments, cwd=tmp_path).returncode == 2
 

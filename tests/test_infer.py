@@ -6,8 +6,10 @@ import torch
 
 import textcls
 from textcls import artifact
+from textcls.config import TransformerConfig
 from textcls.data import sources
 from textcls.errors import DeviceError
+from textcls.model import TransformerClassifier
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,22 @@ def test_probabilities_are_the_softmax_of_the_logits(classifier: "textcls.Classi
 
 
 @pytest.mark.parametrize(
-    "text", ["", "   ", "\n\t", "🙂", "日本語", "a" * 100_000, "\x1b[2J", "nul\0l", "#39; &lt;b&gt;"]
+    "text",
+    [
+        "",
+        "   ",
+        "\n\t",
+        "a",
+        "🙂",
+        "日本語",
+        "a" * 100_000,
+        "\x1b[2J",
+        "nul\0l",
+        "#39; &lt;b&gt;",
+        "\ud83d",
+        "a\udc80b",
+        "\0",
+    ],
 )
 def test_every_text_has_an_answer(classifier: "textcls.Classifier", text: str) -> None:
     (prediction,) = classifier.predict([text])
@@ -53,6 +70,40 @@ def test_every_text_has_an_answer(classifier: "textcls.Classifier", text: str) -
 def test_an_empty_text_is_what_white_space_is(classifier: "textcls.Classifier") -> None:
     empty, blank = classifier.predict(["", " \n "])
     assert empty.probabilities == blank.probabilities
+
+
+def test_lone_surrogates_and_line_ends_change_nothing(classifier: "textcls.Classifier") -> None:
+    plain, *others = classifier.predict(
+        [
+            "Shares fell.",
+            "Shares fell.\n",
+            "Shares fell.\r\n",
+            "Shares fell.\r",
+            "Shares\r\nfell.",
+            "Shares fell\udc80.",
+        ]
+    )
+    assert all(other.probabilities == plain.probabilities for other in others)
+    emoji, as_pair = classifier.predict(["Shares 🙂 fell.", "Shares \ud83d\ude42 fell."])
+    assert emoji.probabilities == as_pair.probabilities
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_row_that_is_all_padding_gives_finite_logits(quiet: bool) -> None:
+    settings = TransformerConfig(d_model=16, n_heads=4, d_ff=32, n_layers=2, quiet_softmax=quiet)
+    model = TransformerClassifier(settings, vocab_size=9, max_length=5, n_classes=3).eval()
+    keep = torch.tensor([[True, True, False], [False, False, False]])
+    assert torch.isfinite(model(torch.zeros(2, 3, dtype=torch.int64), keep)).all()
+
+
+def test_top_k_keeps_the_most_probable_in_order(classifier: "textcls.Classifier") -> None:
+    every = classifier.predict(texts())
+    for top_k in (1, 3, 4, 9):
+        for prediction, whole in zip(classifier.predict(texts(), top_k=top_k), every, strict=True):
+            ranked = sorted(whole.probabilities.items(), key=lambda pair: -pair[1])
+            assert list(prediction.probabilities.items()) == ranked[:top_k]
+            assert prediction.probability == whole.probability == max(whole.probabilities.values())
+            assert prediction.class_name == whole.class_name
 
 
 def test_no_texts_no_answers(classifier: "textcls.Classifier") -> None:

@@ -1,8 +1,10 @@
+import numpy
 import pytest
 import torch
 from sklearn import metrics as sklearn_metrics
+from sklearn.calibration import calibration_curve
 
-from textcls.metrics import Counts
+from textcls.metrics import CALIBRATION_BINS, Counts
 
 
 def counted(logits: torch.Tensor, labels: torch.Tensor, batch: int) -> Counts:
@@ -51,3 +53,29 @@ def test_calibration_error_by_hand() -> None:
     logits = torch.stack([confidence, 1 - confidence], 1).log()
     counts = counted(logits, torch.tensor([0, 1, 0, 0]), 4)
     assert counts.calibration_error == pytest.approx(0.5 * 0.4 + 0.5 * 0.4, abs=1e-6)
+
+
+def test_calibration_error_agrees_with_scikit_learn() -> None:
+    labels = torch.randint(4, (2_000,))
+    logits = torch.randn(2_000, 4) + torch.nn.functional.one_hot(labels, 4)
+    confidence, predicted = logits.softmax(-1).max(-1)
+    right = (predicted == labels).numpy()
+    true, mean = calibration_curve(right, confidence.numpy(), n_bins=CALIBRATION_BINS)
+    rows, _ = numpy.histogram(confidence.numpy(), bins=CALIBRATION_BINS, range=(0, 1))
+    expected = (abs(true - mean) * rows[rows > 0]).sum() / 2_000
+    assert counted(logits, labels, 64).calibration_error == pytest.approx(expected, abs=1e-6)
+
+
+def test_merged_counts_are_those_of_all_rows() -> None:
+    labels, logits = torch.randint(3, (100,)), torch.randn(100, 3)
+    whole, parts = counted(logits, labels, 100), counted(logits[:30], labels[:30], 30)
+    parts.merge(counted(logits[30:], labels[30:], 70))
+    assert (parts.rows, parts.confusion.tolist()) == (whole.rows, whole.confusion.tolist())
+    assert parts.loss == pytest.approx(whole.loss)
+    assert parts.calibration_error == pytest.approx(whole.calibration_error)
+
+
+def test_confusions_are_ranked_by_rows() -> None:
+    labels, predicted = torch.tensor([0, 0, 0, 1, 2, 2, 2]), torch.tensor([1, 1, 0, 0, 2, 2, 1])
+    counts = counted(torch.nn.functional.one_hot(predicted, 3).float(), labels, 7)
+    assert counts.confusions() == [(0, 1, 2), (1, 0, 1), (2, 1, 1)]

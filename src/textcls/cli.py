@@ -6,17 +6,19 @@ Results go to stdout; progress and notes go to stderr. Exit codes: 0, 1 a user's
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 from typer.core import TyperGroup
 
 from textcls.config import Config, parse_override, read_toml, recipe
-from textcls.errors import ArtifactError, UserError
+from textcls.errors import ArtifactError, DataError, UserError
 
 if TYPE_CHECKING:  # torch takes a second to import: each verb imports what it needs
-    from textcls.infer import Prediction
     from textcls.metrics import Counts
 
 
@@ -141,41 +143,84 @@ def infer(
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts to classify; without, three examples.")
     ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(help="Classify the texts of a .txt, .csv, .tsv or .jsonl, or with - the lines of stdin."),
+    ] = None,
+    text_column: Annotated[
+        list[str] | None, typer.Option(help="The file's column or key of the text; repeatable: joined with a space.")
+    ] = None,
+    form: Annotated[
+        Literal["jsonl", "csv"] | None, typer.Option("--format", help="Of the output; jsonl for a file.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write to this file, whole or not at all, rather than stdout.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(min=1, help="List this many classes with their probabilities.")] = None,
+    threshold: Annotated[
+        float, typer.Option(min=0, max=1, help="Below this probability the class is null, or what --unsure says.")
+    ] = 0.0,
+    unsure: Annotated[str | None, typer.Option(help="The class of texts below --threshold.")] = None,
     device: Device = "auto",
     dtype: Dtype = None,
     as_json: Json = False,
 ) -> None:
     """Classify texts: print each with its class and probabilities."""
+    _check_infer(texts, file, text_column, form, out, threshold, unsure, as_json)
+    from textcls.answers import answer, write_answers
+    from textcls.data.texts import numbered, read_texts
     from textcls.infer import load
+    from textcls.journal import counted, show_notes
 
+    show_notes()
+    given = read_texts(file, text_column or ()) if file else None
     classifier = load(run, device=device, dtype=dtype or "f32")
-    for prediction in classifier.predict(texts or _examples(classifier.artifact.config.dataset)):
-        print(_prediction_json(prediction) if as_json else _prediction_lines(prediction))
+    n_classes = len(classifier.class_names)
+    top_k = min(top_k or (0 if file else n_classes), n_classes)
+    items = given or numbered(texts or _examples(classifier.artifact.config.dataset))
+    answers = answer(classifier, items, top_k=top_k, threshold=threshold, unsure=unsure)
+    if file and (out or not sys.stdout.isatty()):  # on a terminal the answers themselves show how far it is
+        answers = counted("infer", answers, unit="text")
+    with _output(out) as stream:
+        write_answers(answers, stream, form or ("jsonl" if file or as_json or out else "lines"), top_k)
 
 
 @app.command(epilog="Example: textcls evaluate ag-news")
 def evaluate(
     run: Annotated[str, typer.Argument(help="A data set's name (its run), a run folder, or a model.safetensors.")],
-    dataset: Annotated[str | None, typer.Argument(help="By default the one the model was trained on.")] = None,
-    split: Annotated[str, typer.Option(help="train or test.")] = "test",
+    dataset: Annotated[
+        str | None, typer.Argument(metavar="[DATA]", help="By default what the model was trained on.")
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="train, test or all; by default test, and all of a file given as DATA.")
+    ] = None,
+    mistakes: Annotated[int, typer.Option(min=0, help="Show this many of the most confident mistakes.")] = 10,
+    out: Annotated[
+        Path | None, typer.Option(help="A folder for report.json, classes.csv, confusion.csv and predictions.jsonl.")
+    ] = None,
     device: Device = "auto",
     dtype: Dtype = None,
     as_json: Json = False,
 ) -> None:
     """Evaluate a classifier on every row of a split."""
+    if out is not None:
+        _check_folder(out)
     from textcls import artifact
     from textcls.data import sources
-    from textcls.evaluate import evaluate_split
+    from textcls.display import json_line
     from textcls.runtime import resolve_device
+    from textcls.scorecard import save, scorecard
 
     trained = artifact.load(artifact.locate(run))
     name = dataset or trained.config.dataset
     _start(name)
-    counts = evaluate_split(trained, sources.load(name), split, resolve_device(device), dtype or "f32")
-    if as_json:
-        print(json.dumps(_counts_dict(counts, trained.class_names)))
-    else:
-        print(_counts_table(counts, trained.class_names))
+    stored = sources.load(name)
+    split = split or ("all" if name != trained.config.dataset and Path(name).is_file() else "test")
+    splits = list(stored.splits) if split == "all" else [split]
+    card = scorecard(trained, stored, splits, device=resolve_device(device), dtype=dtype or "f32", n_mistakes=mistakes)
+    if out is not None:
+        save(card, stored, out)
+    print(json_line(card.to_dict()) if as_json else card.table())
 
 
 @app.command(epilog="Example: textcls data ag-news")
@@ -224,11 +269,7 @@ def _configure(base: Config, file: Path | None, overrides: list[str], flags: dic
 
 def _claim(folder: Path, resume: bool, overwrite: bool) -> None:
     """Refuse a folder that can't be written, has nothing to resume, or holds a run that nobody said to replace."""
-    if folder.exists() and not folder.is_dir():
-        raise ArtifactError(f"--out {folder}: a file is there; give a folder.")
-    existing = next((parent for parent in (folder, *folder.absolute().parents) if parent.exists()), folder)
-    if not os.access(existing, os.W_OK):
-        raise ArtifactError(f"--out {folder}: can't be written; give another folder.")
+    _check_folder(folder)
     checkpoints, weights = folder / "checkpoints", folder / "model.safetensors"
     if resume and not (checkpoints / "last.pt").exists():
         raise ArtifactError(f"{folder}: has no checkpoint to resume from; train without --resume.")
@@ -238,26 +279,66 @@ def _claim(folder: Path, resume: bool, overwrite: bool) -> None:
         )
 
 
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder that is a file, or that can't be written."""
+    if folder.exists() and not folder.is_dir():
+        raise ArtifactError(f"--out {folder}: a file is there; give a folder.")
+    _check_writable(folder)
+
+
+def _check_writable(out: Path) -> None:
+    existing = next((parent for parent in (out, *out.absolute().parents) if parent.exists()), out)
+    if not os.access(existing, os.W_OK):
+        raise ArtifactError(f"--out {out}: can't be written; give another place.")
+
+
+def _check_infer(
+    texts: list[str] | None,
+    file: str | None,
+    text_column: list[str] | None,
+    form: str | None,
+    out: Path | None,
+    threshold: float,
+    unsure: str | None,
+    as_json: bool,
+) -> None:
+    """Refuse flags of `textcls infer` that contradict each other, or would do nothing."""
+    if file and texts:
+        raise DataError(f"--file {file}: there are texts on the command line as well; give one or the other.")
+    if text_column and not file:
+        raise DataError(f"--text-column {text_column[0]}: is of a file; give one with --file.")
+    if unsure is not None and not threshold:
+        raise DataError(f"--unsure {unsure}: no text is below a --threshold of 0; give a higher one.")
+    if as_json and form == "csv":
+        raise DataError("--json: contradicts --format csv; leave one out.")
+    if out is not None:
+        if out.is_dir():
+            raise DataError(f"--out {out}: a folder is there; give a file.")
+        _check_writable(out)
+
+
+@contextmanager
+def _output(path: Path | None) -> Iterator[TextIO]:
+    """The file at `path`, whole or not at all, or else stdout, both in UTF-8."""
+    if path is not None:
+        from textcls.files import replaced
+
+        with replaced(path) as temporary, temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:
+            yield file
+        return
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
+    try:
+        yield sys.stdout
+    except BrokenPipeError:
+        # Whoever reads has enough. What is buffered goes nowhere, else the interpreter would fail to flush it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _examples(dataset: str) -> list[str]:
     from textcls.data import sources
 
     return list(sources.find(dataset).examples)
-
-
-def _prediction_json(prediction: "Prediction") -> str:
-    values = {"text": prediction.text, "class": prediction.class_name, "probabilities": prediction.probabilities}
-    return json.dumps(values, ensure_ascii=False)
-
-
-def _prediction_lines(prediction: "Prediction") -> str:
-    ranked = sorted(prediction.probabilities.items(), key=lambda pair: -pair[1])
-    shown = "  ".join(f"{name} {probability:.3f}" for name, probability in ranked)
-    return f"{_printable(prediction.text)}\n  -> {prediction.class_name}   ({shown})"
-
-
-def _printable(text: str) -> str:
-    """A text with its control characters written out, so that it can't command the terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _print_test(counts: "Counts", folder: Path, as_json: bool) -> None:
@@ -270,39 +351,3 @@ def _print_test(counts: "Counts", folder: Path, as_json: bool) -> None:
         f"on {counts.rows:,} rows"
     )
     print(f"saved {folder / 'model.safetensors'}")
-
-
-def _counts_dict(counts: "Counts", names: tuple[str, ...]) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {
-        "rows": counts.rows,
-        "loss": counts.loss,
-        "accuracy": counts.accuracy,
-        "macro_f1": counts.macro_f1,
-        "weighted_f1": counts.weighted_f1,
-        "calibration_error": counts.calibration_error,
-        "classes": [asdict(scores) for scores in counts.per_class(names)],
-        "confusion": counts.confusion.tolist(),
-    }
-
-
-def _counts_table(counts: "Counts", names: tuple[str, ...]) -> str:
-    width = max(5, *map(len, names))
-    lines = [
-        f"rows {counts.rows:,}   accuracy {counts.accuracy:.4f}   macro-F1 {counts.macro_f1:.4f}   "
-        f"weighted F1 {counts.weighted_f1:.4f}   loss {counts.loss:.4f}   "
-        f"calibration error {counts.calibration_error:.4f}",
-        "",
-        f"{'class':<{width}}  precision  recall      F1     rows",
-    ]
-    lines += [
-        f"{s.name:<{width}}  {s.precision:9.4f}  {s.recall:6.4f}  {s.f1:6.4f}  {s.support:7,}"
-        for s in counts.per_class(names)
-    ]
-    lines += ["", "confusion: a row is a true class, a column a predicted one, in the same order"]
-    lines += [
-        f"{name:<{width}}  " + " ".join(f"{int(n):6}" for n in row)
-        for name, row in zip(names, counts.confusion, strict=True)
-    ]
-    return "\n".join(lines)

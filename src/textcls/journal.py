@@ -4,10 +4,10 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from tqdm import tqdm
 
@@ -15,6 +15,8 @@ from textcls.artifact import LOG, METRICS
 
 PLAIN_INTERVAL_S = 30
 log = logging.getLogger("textcls")
+
+T = TypeVar("T")
 
 
 class _TerminalHandler(logging.Handler):
@@ -69,11 +71,12 @@ class Journal:
 
 
 class Bar:
-    """An epoch's progress: a bar on a terminal, else a plain line now and then."""
+    """Progress: a bar on a terminal, else a plain line now and then."""
 
-    def __init__(self, title: str, total: int, start: int) -> None:
-        self._bar = tqdm(total=total, initial=start, desc=title, unit="step", disable=not sys.stderr.isatty())
-        self._title, self._total, self._done = title, total, start
+    def __init__(self, title: str, total: int | None, start: int, unit: str) -> None:
+        self._bar = tqdm(total=total, initial=start, desc=title, unit=unit, disable=not sys.stderr.isatty())
+        self._title, self._done = title, start
+        self._line = f"%s: {unit} %s" + ("" if total is None else f" of {total:,}")
         self._last = time.monotonic()
 
     def advance(self, state: dict[str, str]) -> None:
@@ -83,8 +86,8 @@ class Bar:
         self._bar.update()
         if self._bar.disable and time.monotonic() - self._last > PLAIN_INTERVAL_S:
             self._last = time.monotonic()
-            shown = ", ".join(f"{name} {value}" for name, value in state.items())
-            log.info("%s: step %d of %d, %s", self._title, self._done, self._total, shown)
+            shown = "".join(f", {name} {value}" for name, value in state.items())
+            log.info(self._line + "%s", self._title, f"{self._done:,}", shown)
 
     def close(self) -> None:
         """Take the bar off the terminal."""
@@ -92,10 +95,18 @@ class Bar:
 
 
 @contextmanager
-def bar(title: str, total: int, start: int = 0) -> Iterator[Bar]:
-    """A `Bar` that is closed whatever happens."""
-    shown = Bar(title, total, start)
+def bar(title: str, total: int | None, start: int = 0, unit: str = "step") -> Iterator[Bar]:
+    """A `Bar` that is closed whatever happens; without a total it counts."""
+    shown = Bar(title, total, start, unit)
     try:
         yield shown
     finally:
         shown.close()
+
+
+def counted(title: str, items: Iterable[T], unit: str) -> Iterator[T]:
+    """The items as they come, with a `Bar` that counts those done with."""
+    with bar(title, None, unit=unit) as shown:
+        for item in items:
+            yield item
+            shown.advance({})

@@ -1,0 +1,169 @@
+"""Texts without labels, read one by one from a file or from standard input, each with an id.
+
+    .txt, -      every line is a text, an empty one too; LF, CRLF and CR end a line
+    .csv, .tsv   a header, then a row a text; separated by the one of , ; and tab that the header has most of
+    .jsonl       a line a text: an object, or just a string
+
+The id is that of a column or key `id`, or else the number of the text, counted from 1. Files are UTF-8.
+"""
+
+import csv
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from textcls.errors import DataError
+
+STDIN = "-"
+TEXT_COLUMNS = ("text", "sentence", "content", "message", "body", "title")
+"""Where a text is looked for, in this order, unless the user names a column."""
+MAX_FIELD = 10_000_000
+"""Characters of a CSV field; one that is longer comes from a quote that never closes."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+Lines = Iterator[tuple[int, str]]
+"""(line number from 1, line with its end)"""
+
+
+@dataclass(frozen=True, slots=True)
+class UnlabelledText:
+    """One text to classify."""
+
+    id: Any
+    """The file's own, or the number of the text, counted from 1."""
+    text: str
+
+
+def numbered(texts: Sequence[str]) -> Iterator[UnlabelledText]:
+    """Texts that have no ids of their own."""
+    return (UnlabelledText(number, text) for number, text in enumerate(texts, 1))
+
+
+def read_texts(file: str, columns: Sequence[str] = ()) -> Iterator[UnlabelledText]:
+    """The texts of a file, or of standard input for "-", read as they are asked for.
+
+    Args:
+        file: a path, whose ending says what is in it, or "-".
+        columns: the columns or keys whose values make the text, joined with a space; by default the first of
+            TEXT_COLUMNS that is there.
+
+    Raises:
+        DataError: there is no such file, or a line of it can't be used; the message names both.
+    """
+    suffix = ".txt" if file == STDIN else Path(file).suffix.lower()
+    if suffix not in _READERS:
+        raise DataError(
+            f"--file {file}: give a file that ends in {', '.join(_READERS)}, or pipe lines of text in with --file -."
+        )
+    if file != STDIN and not os.path.exists(file):
+        raise DataError(f"--file {file}: there is no such file.")
+    return _READERS[suffix]("standard input" if file == STDIN else file, _lines(file), columns)
+
+
+def _lines(file: str) -> Lines:
+    """The lines of a file, in which every byte that isn't UTF-8 is found by the lone surrogate that it decodes to."""
+    name, source = ("standard input", 0) if file == STDIN else (file, file)
+    keep_ends = ""  # a line end inside a quoted field is a part of the text
+    try:
+        opened = open(  # noqa: SIM115  # closed below
+            source, encoding="utf-8-sig", errors="surrogateescape", newline=keep_ends, closefd=file != STDIN
+        )
+    except OSError as error:
+        raise DataError(f"{name}: can't be read ({error.strerror}).") from None
+    with opened:
+        for number, line in enumerate(opened, 1):
+            if not line.isascii() and _SURROGATE.search(line):
+                raise DataError(f"{name}, line {number}: is not UTF-8; convert the file first, such as with iconv.")
+            yield number, line
+
+
+def _read_lines(name: str, lines: Lines, columns: Sequence[str]) -> Iterator[UnlabelledText]:
+    if columns:
+        raise DataError(f"--text-column {columns[0]}: {name} has lines of text and no columns; leave it out.")
+    return (UnlabelledText(number, line.rstrip("\r\n")) for number, line in lines)
+
+
+def _read_table(name: str, lines: Lines, columns: Sequence[str]) -> Iterator[UnlabelledText]:
+    csv.field_size_limit(MAX_FIELD)
+    _, first = next(lines, (0, ""))
+    separator = max(",;\t", key=first.count)
+    reader = csv.reader(chain([first], (line for _, line in lines)), delimiter=separator, strict=True)
+    rows = _table_rows(name, reader)
+    _, header = next(rows, (0, []))
+    if not header:  # nothing in the file: no texts
+        return
+    places = [header.index(column) for column in _chosen(f"{name}, line 1", header, columns)]
+    id_place = next((place for place, column in enumerate(header) if column.strip().lower() == "id"), None)
+    for number, (line, row) in enumerate(rows, 1):
+        if len(row) != len(header):
+            raise DataError(
+                f"{name}, line {line}: has {len(row)} fields where the header has {len(header)}; put a text that has "
+                f"{separator!r} in it into double quotes."
+            )
+        text = " ".join(row[place] for place in places)
+        yield UnlabelledText(number if id_place is None else row[id_place], text)
+
+
+def _table_rows(name: str, reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """The rows that aren't blank, each with the number of the line that it begins on."""
+    while True:
+        line = reader.line_num + 1
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise DataError(
+                f"{name}, line {line}: its quotes don't match ({error}); write a quote inside a quoted text twice."
+            ) from None
+        if row:
+            yield line, row
+
+
+def _read_objects(name: str, lines: Lines, columns: Sequence[str]) -> Iterator[UnlabelledText]:
+    written = ((number, line) for number, line in lines if line.strip())
+    for count, (number, line) in enumerate(written, 1):
+        where = f"{name}, line {number}"
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{where}: is not JSON ({error}).") from None
+        if isinstance(value, str) and not columns:
+            yield UnlabelledText(count, value)
+            continue
+        if not isinstance(value, dict):
+            raise DataError(f'{where}: is not an object; write one such as {{"text": "..."}}.')
+        parts = [value[key] for key in _chosen(where, list(value), columns)]
+        if not all(isinstance(part, str) for part in parts):
+            raise DataError(f"{where}: its text is not a string; put it into double quotes.")
+        own = value.get("id")
+        yield UnlabelledText(count if own is None else own, " ".join(parts))
+
+
+def _chosen(where: str, there: list[str], asked: Sequence[str]) -> list[str]:
+    """The columns that make the text: those asked for, or else the first that is known by its name."""
+    for column in asked:
+        if column not in there:
+            raise DataError(f"--text-column {column}: {where} has no such column, but {_listed(there)}.")
+    names = {column.strip().lower(): column for column in there}
+    found = list(asked) or [names[known] for known in TEXT_COLUMNS if known in names][:1]
+    if not found:
+        raise DataError(f"{where}: no column is named text; give --text-column; it has {_listed(there)}.")
+    return found
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"
+
+
+_READERS: dict[str, Callable[[str, Lines, Sequence[str]], Iterator[UnlabelledText]]] = {
+    ".txt": _read_lines,
+    ".csv": _read_table,
+    ".tsv": _read_table,
+    ".jsonl": _read_objects,
+}

@@ -1,0 +1,185 @@
+"""What `textcls evaluate` shows and writes: rates, a row a class, confusions, and the most confident mistakes."""
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from textcls.artifact import Artifact
+from textcls.data.store import StoredData
+from textcls.display import json_line, printable, shortened
+from textcls.evaluate import Judged, judge_split
+from textcls.files import replaced, write_text
+from textcls.metrics import Counts
+
+REPORT, CLASSES, CONFUSION, PREDICTIONS = "report.json", "classes.csv", "confusion.csv", "predictions.jsonl"
+MATRIX_CLASSES = 10
+"""Up to here the terminal shows the whole confusion matrix, beyond it the largest confusions."""
+LARGEST_CONFUSIONS = 15
+NAME_WIDTH = 40
+TEXT_WIDTH = 160
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedRow:
+    """One row with its true class and the model's."""
+
+    split: str
+    row: int
+    """In its split, counted from 1."""
+    text: str
+    true: str
+    predicted: str
+    confidence: float
+    """The probability of the predicted class."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scorecard:
+    """How well a classifier does on one or more splits of a data set."""
+
+    data: str
+    class_names: tuple[str, ...]
+    counts: Counts
+    """Of all the splits together."""
+    judged: dict[str, Judged]
+    """What the model says of the rows of each split."""
+    mistakes: list[JudgedRow]
+    """The most confident ones, most confident first."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The scorecard as plain values for JSON; the confusion matrix has a row a true class, in order."""
+        return {
+            "data": self.data,
+            "splits": list(self.judged),
+            **{name: getattr(self.counts, name) for name in _RATES},
+            "classes": [asdict(scores) for scores in self.counts.per_class(self.class_names)],
+            "confusion": self.counts.confusion.tolist(),
+            "mistakes": [asdict(mistake) for mistake in self.mistakes],
+        }
+
+    def table(self) -> str:
+        """The scorecard for a terminal."""
+        counts = self.counts
+        names = [shortened(name, NAME_WIDTH) for name in self.class_names]
+        width = max(5, *map(len, names))
+        lines = [
+            f"rows {counts.rows:,}   accuracy {counts.accuracy:.4f}   macro-F1 {counts.macro_f1:.4f}   "
+            f"weighted F1 {counts.weighted_f1:.4f}   loss {counts.loss:.4f}   "
+            f"calibration error {counts.calibration_error:.4f}",
+            "",
+            f"{'class':<{width}}  precision  recall      F1     rows",
+        ]
+        lines += [
+            f"{name:<{width}}  {s.precision:9.4f}  {s.recall:6.4f}  {s.f1:6.4f}  {s.support:7,}"
+            for name, s in zip(names, counts.per_class(self.class_names), strict=True)
+        ]
+        lines += _matrix(counts, names, width) if len(names) <= MATRIX_CLASSES else _largest(counts, names, width)
+        if self.mistakes:
+            lines += ["", "most confident mistakes"]
+        for mistake in self.mistakes:
+            lines += [
+                f"{mistake.confidence:.4f}  {printable(mistake.predicted)}, in truth {printable(mistake.true)} "
+                f"({mistake.split} row {mistake.row:,})",
+                f"  {shortened(mistake.text, TEXT_WIDTH)}",
+            ]
+        return "\n".join(lines)
+
+
+_RATES = ("rows", "loss", "accuracy", "macro_f1", "weighted_f1", "calibration_error")
+
+
+def _matrix(counts: Counts, names: list[str], width: int) -> Iterator[str]:
+    yield from ["", "confusion: a row is a true class, a column a predicted one, in the same order"]
+    for name, row in zip(names, counts.confusion.tolist(), strict=True):
+        yield f"{name:<{width}}  " + " ".join(f"{n:6}" for n in row)
+
+
+def _largest(counts: Counts, names: list[str], width: int) -> Iterator[str]:
+    pairs = counts.confusions()
+    if pairs:
+        yield from ["", f"{'in truth':<{width}}  {'taken for':<{width}}    rows  (the largest confusions)"]
+    for true, predicted, n in pairs[:LARGEST_CONFUSIONS]:
+        yield f"{names[true]:<{width}}  {names[predicted]:<{width}}  {n:6,}"
+
+
+def scorecard(
+    artifact: Artifact,
+    stored: StoredData,
+    splits: Sequence[str],
+    *,
+    device: torch.device,
+    dtype: str,
+    n_mistakes: int,
+) -> Scorecard:
+    """Judge every row of the splits, whose labels are matched to the model's by class name.
+
+    Raises:
+        DataError: the data set has a class that the model lacks, or it lacks a split.
+    """
+    judged = {split: judge_split(artifact, stored, split, device, dtype) for split in splits}
+    counts = Counts(len(artifact.class_names))
+    mistakes: list[JudgedRow] = []
+    for split, found in judged.items():
+        counts.merge(found.counts)
+        mistakes += _mistakes(artifact, stored, split, found, n_mistakes)
+    mistakes.sort(key=lambda mistake: -mistake.confidence)
+    return Scorecard(
+        data=stored.origin,
+        class_names=artifact.class_names,
+        counts=counts,
+        judged=judged,
+        mistakes=mistakes[:n_mistakes],
+    )
+
+
+def _mistakes(artifact: Artifact, stored: StoredData, split: str, found: Judged, n: int) -> Iterator[JudgedRow]:
+    """The `n` most confident mistakes of one split, most confident first."""
+    wrong = (found.predicted != found.labels).nonzero().flatten()
+    ranked = wrong[found.confidence[wrong].argsort(descending=True, stable=True)]
+    for row in ranked[:n].tolist():
+        yield _judged_row(artifact.class_names, stored.splits[split][row].text, split, row, found)
+
+
+def _judged_row(names: tuple[str, ...], text: str, split: str, row: int, found: Judged) -> JudgedRow:
+    return JudgedRow(
+        split=split,
+        row=row + 1,
+        text=text,
+        true=names[int(found.labels[row])],
+        predicted=names[int(found.predicted[row])],
+        confidence=float(found.confidence[row]),
+    )
+
+
+def save(card: Scorecard, stored: StoredData, folder: Path) -> None:
+    """Write a scorecard into a folder, each file whole or not at all.
+
+    report.json        all of the scorecard
+    classes.csv        a row a class
+    confusion.csv      a row a true class, a column a predicted one
+    predictions.jsonl  a line a row of the data: split, row, text, true and predicted class, confidence
+    """
+    write_text(folder / REPORT, json_line(card.to_dict()) + "\n")
+    classes = [asdict(scores) for scores in card.counts.per_class(card.class_names)]
+    write_text(folder / CLASSES, _csv([list(classes[0]), *(list(row.values()) for row in classes)]))
+    matrix = zip(card.class_names, card.counts.confusion.tolist(), strict=True)
+    write_text(folder / CONFUSION, _csv([["true", *card.class_names], *([name, *row] for name, row in matrix)]))
+    with replaced(folder / PREDICTIONS) as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.writelines(_predictions(card, stored))
+
+
+def _predictions(card: Scorecard, stored: StoredData) -> Iterator[str]:
+    for split, found in card.judged.items():
+        for row, item in enumerate(stored.splits[split]):
+            yield json_line(asdict(_judged_row(card.class_names, item.text, split, row, found))) + "\n"
+
+
+def _csv(rows: Iterable[Sequence[object]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
