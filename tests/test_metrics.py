@@ -66,15 +66,6 @@ def test_calibration_error_agrees_with_scikit_learn() -> None:
     assert counted(logits, labels, 64).calibration_error == pytest.approx(expected, abs=1e-6)
 
 
-def test_merged_counts_are_those_of_all_rows() -> None:
-    labels, logits = torch.randint(3, (100,)), torch.randn(100, 3)
-    whole, parts = counted(logits, labels, 100), counted(logits[:30], labels[:30], 30)
-    parts.merge(counted(logits[30:], labels[30:], 70))
-    assert (parts.rows, parts.confusion.tolist()) == (whole.rows, whole.confusion.tolist())
-    assert parts.loss == pytest.approx(whole.loss)
-    assert parts.calibration_error == pytest.approx(whole.calibration_error)
-
-
 def test_confusions_are_ranked_by_rows() -> None:
     labels, predicted = torch.tensor([0, 0, 0, 1, 2, 2, 2]), torch.tensor([1, 1, 0, 0, 2, 2, 1])
     counts = counted(torch.nn.functional.one_hot(predicted, 3).float(), labels, 7)

@@ -23,8 +23,8 @@ DATA = Path(os.environ.get("TEXTCLS_TEST_DATA", Path(__file__).parents[2] / "sha
 BANKING = DATA / "banking77" / "test.csv"
 
 
-def make(trained: Artifact, stored: StoredData, *splits: str, n: int = 10) -> Scorecard:
-    return scorecard(trained, stored, splits, device=CPU, dtype="f32", n_mistakes=n)
+def make(trained: Artifact, stored: StoredData, n: int = 10) -> Scorecard:
+    return scorecard(trained, stored, "test", device=CPU, dtype="f32", n_mistakes=n)
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +39,10 @@ def test_every_number_is_that_of_scikit_learn_on_the_predictions(trained: Artifa
     truth = [stored.class_names[item.label] for item in items]
     predicted = [p.class_name for p in predictions]
     names = list(trained.class_names)
-    found = make(trained, stored, "test").to_dict()
+    found = make(trained, stored).to_dict()
 
     expected = classification_report(truth, predicted, labels=names, output_dict=True)
-    assert (found["data"], found["splits"], found["rows"]) == (stored.origin, ["test"], len(items))
+    assert (found["data"], found["split"], found["rows"]) == (stored.origin, "test", len(items))
     assert found["accuracy"] == pytest.approx(expected["accuracy"], abs=1e-12)
     assert found["macro_f1"] == pytest.approx(expected["macro avg"]["f1-score"], abs=1e-12)
     assert found["weighted_f1"] == pytest.approx(expected["weighted avg"]["f1-score"], abs=1e-12)
@@ -77,28 +77,19 @@ def test_the_mistakes_are_the_most_confident_ones(trained: Artifact, small_run: 
     ]
     wrong.sort(key=lambda entry: -entry[2].probability)
     assert len(wrong) > 10
-    card = make(trained, stored, "test")
+    card = make(trained, stored)
     assert len(card.mistakes) == 10
     for mistake, (number, item, p) in zip(card.mistakes, wrong, strict=False):
-        assert (mistake.split, mistake.row, mistake.text) == ("test", number, item.text)
+        assert (mistake.row, mistake.text) == (number, item.text)
         assert (mistake.true, mistake.predicted) == (stored.class_names[item.label], p.class_name)
         assert mistake.confidence == pytest.approx(p.probability, abs=1e-6)
-    assert make(trained, stored, "test", n=0).mistakes == []
-    assert len(make(trained, stored, "test", n=10_000).mistakes) == len(wrong)
-
-
-def test_splits_are_counted_together(trained: Artifact) -> None:
-    stored = sources.load("sample")
-    both, train, test = (make(trained, stored, *s) for s in (("train", "test"), ("train",), ("test",)))
-    assert both.counts.rows == 1_600
-    assert torch.equal(both.counts.confusion, train.counts.confusion + test.counts.confusion)
-    ranked = sorted((m.confidence for m in train.mistakes + test.mistakes), reverse=True)
-    assert [m.confidence for m in both.mistakes] == ranked[:10]
+    assert make(trained, stored, n=0).mistakes == []
+    assert len(make(trained, stored, n=10_000).mistakes) == len(wrong)
 
 
 def test_the_files_hold_the_scorecard_and_every_row(trained: Artifact, tmp_path: Path) -> None:
     stored = sources.load("sample")
-    card = make(trained, stored, "test")
+    card = make(trained, stored)
     save(card, stored, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
         *("report.json", "classes.csv", "confusion.csv", "predictions.jsonl"),
@@ -110,11 +101,11 @@ def test_the_files_hold_the_scorecard_and_every_row(trained: Artifact, tmp_path:
     with (tmp_path / "confusion.csv").open(newline="") as file:
         header, *matrix = csv.reader(file)
     assert tuple(header[1:]) == tuple(row[0] for row in matrix) == trained.class_names
-    assert [list(map(int, row[1:])) for row in matrix] == card.counts.confusion.tolist()
+    assert [list(map(int, row[1:])) for row in matrix] == card.judged.counts.confusion.tolist()
     rows = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
     assert [row["row"] for row in rows] == list(range(1, 321))
     assert [row["text"] for row in rows] == [item.text for item in stored.splits["test"]]
-    assert sum(row["true"] == row["predicted"] for row in rows) == card.counts.confusion.trace()
+    assert sum(row["true"] == row["predicted"] for row in rows) == card.judged.counts.confusion.trace()
 
 
 def banking(path: Path) -> StoredData:
@@ -134,15 +125,15 @@ def test_77_classes_stay_readable(trained: Artifact, tmp_path: Path) -> None:
     untrained = Artifact(
         model=model, config=trained.config, class_names=stored.class_names, tokenizer=trained.tokenizer
     )
-    card = make(untrained, stored, "test")
-    assert card.counts.rows == 3_080
+    card = make(untrained, stored)
+    assert card.judged.counts.rows == 3_080
     table = card.table().splitlines()
     assert all(line.isprintable() for line in table)
     assert max(len(line) for line in table[1:]) <= 2 * 40 + 40
     assert sum(any(line.startswith(name[:39]) for name in stored.class_names) for line in table) >= 77
     at = next(number for number, line in enumerate(table) if line.startswith("in truth"))
     true, predicted, n = table[at + 1].split()
-    matrix = card.counts.confusion.clone().fill_diagonal_(0)
+    matrix = card.judged.counts.confusion.clone().fill_diagonal_(0)
     assert int(n.replace(",", "")) == matrix.max()
     labels = [next(i for i, name in enumerate(stored.class_names) if name[:39] == x[:39]) for x in (true, predicted)]
     assert matrix[labels[0], labels[1]] == matrix.max()
@@ -154,4 +145,4 @@ def test_the_table_is_safe_for_the_terminal(trained: Artifact, tmp_path: Path) -
     content = Content(origin="evil", class_names=names, splits={"test": items})
     stored = open_or_build(tmp_path / "data.sqlite", lambda: content)
     evil = Artifact(model=trained.model, config=trained.config, class_names=names, tokenizer=trained.tokenizer)
-    assert all(line.isprintable() for line in make(evil, stored, "test").table().split("\n"))
+    assert all(line.isprintable() for line in make(evil, stored).table().split("\n"))

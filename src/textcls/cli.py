@@ -148,7 +148,7 @@ def infer(
         typer.Option(help="Classify the texts of a .txt, .csv, .tsv or .jsonl, or with - the lines of stdin."),
     ] = None,
     text_column: Annotated[
-        list[str] | None, typer.Option(help="The file's column or key of the text; repeatable: joined with a space.")
+        list[str] | None, typer.Option(help="The file's column or key of the text; repeatable: joined.")
     ] = None,
     form: Annotated[
         Literal["jsonl", "csv"] | None, typer.Option("--format", help="Of the output; jsonl for a file.")
@@ -191,9 +191,7 @@ def evaluate(
     dataset: Annotated[
         str | None, typer.Argument(metavar="[DATA]", help="By default what the model was trained on.")
     ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="train, test or all; by default test, and all of a file given as DATA.")
-    ] = None,
+    split: Annotated[str, typer.Option(help="train or test.")] = "test",
     mistakes: Annotated[int, typer.Option(min=0, help="Show this many of the most confident mistakes.")] = 10,
     out: Annotated[
         Path | None, typer.Option(help="A folder for report.json, classes.csv, confusion.csv and predictions.jsonl.")
@@ -215,9 +213,8 @@ def evaluate(
     name = dataset or trained.config.dataset
     _start(name)
     stored = sources.load(name)
-    split = split or ("all" if name != trained.config.dataset and Path(name).is_file() else "test")
-    splits = list(stored.splits) if split == "all" else [split]
-    card = scorecard(trained, stored, splits, device=resolve_device(device), dtype=dtype or "f32", n_mistakes=mistakes)
+    where = resolve_device(device)
+    card = scorecard(trained, stored, split, device=where, dtype=dtype or "f32", n_mistakes=mistakes)
     if out is not None:
         save(card, stored, out)
     print(json_line(card.to_dict()) if as_json else card.table())

@@ -49,13 +49,6 @@ class Counts:
         self.rows += len(labels)
         self.loss_sum += loss_sum
 
-    def merge(self, other: "Counts") -> None:
-        """Count the rows of `other`, which has the same classes, as well."""
-        self.confusion += other.confusion
-        self.bins += other.bins
-        self.rows += other.rows
-        self.loss_sum += other.loss_sum
-
     def confusions(self) -> list[tuple[int, int, int]]:
         """(true label, predicted label, rows) wherever they differ, most rows first."""
         wrong = self.confusion - self.confusion.diagonal().diag()

@@ -28,9 +28,8 @@ TEXT_WIDTH = 160
 class JudgedRow:
     """One row with its true class and the model's."""
 
-    split: str
     row: int
-    """In its split, counted from 1."""
+    """Its number in the split, counted from 1."""
     text: str
     true: str
     predicted: str
@@ -40,31 +39,35 @@ class JudgedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Scorecard:
-    """How well a classifier does on one or more splits of a data set."""
+    """How well a classifier does on a split."""
 
     data: str
+    split: str
     class_names: tuple[str, ...]
-    counts: Counts
-    """Of all the splits together."""
-    judged: dict[str, Judged]
-    """What the model says of the rows of each split."""
+    judged: Judged
     mistakes: list[JudgedRow]
     """The most confident ones, most confident first."""
 
     def to_dict(self) -> dict[str, Any]:
         """The scorecard as plain values for JSON; the confusion matrix has a row a true class, in order."""
+        counts = self.judged.counts
         return {
             "data": self.data,
-            "splits": list(self.judged),
-            **{name: getattr(self.counts, name) for name in _RATES},
-            "classes": [asdict(scores) for scores in self.counts.per_class(self.class_names)],
-            "confusion": self.counts.confusion.tolist(),
+            "split": self.split,
+            "rows": counts.rows,
+            "loss": counts.loss,
+            "accuracy": counts.accuracy,
+            "macro_f1": counts.macro_f1,
+            "weighted_f1": counts.weighted_f1,
+            "calibration_error": counts.calibration_error,
+            "classes": [asdict(scores) for scores in counts.per_class(self.class_names)],
+            "confusion": counts.confusion.tolist(),
             "mistakes": [asdict(mistake) for mistake in self.mistakes],
         }
 
     def table(self) -> str:
         """The scorecard for a terminal."""
-        counts = self.counts
+        counts = self.judged.counts
         names = [shortened(name, NAME_WIDTH) for name in self.class_names]
         width = max(5, *map(len, names))
         lines = [
@@ -84,13 +87,10 @@ class Scorecard:
         for mistake in self.mistakes:
             lines += [
                 f"{mistake.confidence:.4f}  {printable(mistake.predicted)}, in truth {printable(mistake.true)} "
-                f"({mistake.split} row {mistake.row:,})",
+                f"(row {mistake.row:,})",
                 f"  {shortened(mistake.text, TEXT_WIDTH)}",
             ]
         return "\n".join(lines)
-
-
-_RATES = ("rows", "loss", "accuracy", "macro_f1", "weighted_f1", "calibration_error")
 
 
 def _matrix(counts: Counts, names: list[str], width: int) -> Iterator[str]:
@@ -108,51 +108,33 @@ def _largest(counts: Counts, names: list[str], width: int) -> Iterator[str]:
 
 
 def scorecard(
-    artifact: Artifact,
-    stored: StoredData,
-    splits: Sequence[str],
-    *,
-    device: torch.device,
-    dtype: str,
-    n_mistakes: int,
+    artifact: Artifact, stored: StoredData, split: str, *, device: torch.device, dtype: str, n_mistakes: int
 ) -> Scorecard:
-    """Judge every row of the splits, whose labels are matched to the model's by class name.
+    """Judge every row of a split, whose labels are matched to the model's by class name.
 
     Raises:
-        DataError: the data set has a class that the model lacks, or it lacks a split.
+        DataError: the data set has a class that the model lacks, or it has no such split.
     """
-    judged = {split: judge_split(artifact, stored, split, device, dtype) for split in splits}
-    counts = Counts(len(artifact.class_names))
-    mistakes: list[JudgedRow] = []
-    for split, found in judged.items():
-        counts.merge(found.counts)
-        mistakes += _mistakes(artifact, stored, split, found, n_mistakes)
-    mistakes.sort(key=lambda mistake: -mistake.confidence)
+    judged = judge_split(artifact, stored, split, device, dtype)
+    wrong = (judged.predicted != judged.labels).nonzero().flatten()
+    ranked = wrong[judged.confidence[wrong].argsort(descending=True, stable=True)]
+    rows = ((row, stored.splits[split][row].text) for row in ranked[:n_mistakes].tolist())
     return Scorecard(
         data=stored.origin,
+        split=split,
         class_names=artifact.class_names,
-        counts=counts,
         judged=judged,
-        mistakes=mistakes[:n_mistakes],
+        mistakes=[_judged_row(judged, row, text, artifact.class_names) for row, text in rows],
     )
 
 
-def _mistakes(artifact: Artifact, stored: StoredData, split: str, found: Judged, n: int) -> Iterator[JudgedRow]:
-    """The `n` most confident mistakes of one split, most confident first."""
-    wrong = (found.predicted != found.labels).nonzero().flatten()
-    ranked = wrong[found.confidence[wrong].argsort(descending=True, stable=True)]
-    for row in ranked[:n].tolist():
-        yield _judged_row(artifact.class_names, stored.splits[split][row].text, split, row, found)
-
-
-def _judged_row(names: tuple[str, ...], text: str, split: str, row: int, found: Judged) -> JudgedRow:
+def _judged_row(judged: Judged, row: int, text: str, names: tuple[str, ...]) -> JudgedRow:
     return JudgedRow(
-        split=split,
         row=row + 1,
         text=text,
-        true=names[int(found.labels[row])],
-        predicted=names[int(found.predicted[row])],
-        confidence=float(found.confidence[row]),
+        true=names[int(judged.labels[row])],
+        predicted=names[int(judged.predicted[row])],
+        confidence=float(judged.confidence[row]),
     )
 
 
@@ -162,21 +144,20 @@ def save(card: Scorecard, stored: StoredData, folder: Path) -> None:
     report.json        all of the scorecard
     classes.csv        a row a class
     confusion.csv      a row a true class, a column a predicted one
-    predictions.jsonl  a line a row of the data: split, row, text, true and predicted class, confidence
+    predictions.jsonl  a line a row of the split: its number, text, true and predicted class, confidence
     """
     write_text(folder / REPORT, json_line(card.to_dict()) + "\n")
-    classes = [asdict(scores) for scores in card.counts.per_class(card.class_names)]
+    classes = [asdict(scores) for scores in card.judged.counts.per_class(card.class_names)]
     write_text(folder / CLASSES, _csv([list(classes[0]), *(list(row.values()) for row in classes)]))
-    matrix = zip(card.class_names, card.counts.confusion.tolist(), strict=True)
+    matrix = zip(card.class_names, card.judged.counts.confusion.tolist(), strict=True)
     write_text(folder / CONFUSION, _csv([["true", *card.class_names], *([name, *row] for name, row in matrix)]))
     with replaced(folder / PREDICTIONS) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.writelines(_predictions(card, stored))
 
 
 def _predictions(card: Scorecard, stored: StoredData) -> Iterator[str]:
-    for split, found in card.judged.items():
-        for row, item in enumerate(stored.splits[split]):
-            yield json_line(asdict(_judged_row(card.class_names, item.text, split, row, found))) + "\n"
+    for row, item in enumerate(stored.splits[card.split]):
+        yield json_line(asdict(_judged_row(card.judged, row, item.text, card.class_names))) + "\n"
 
 
 def _csv(rows: Iterable[Sequence[object]]) -> str:

@@ -10,6 +10,7 @@ from textcls.config import Config
 from textcls.data import sources
 from textcls.data.encoded import encode_split
 from textcls.data.tokenizer import make_tokenizer
+from textcls.display import printable
 
 PERCENTILES = (50, 90, 95, 99, 100)
 UNCUT = 2**31 - 1
@@ -52,7 +53,7 @@ class Survey:
             lines += [f"  tokens a row  {shown}"]
             lines += [f"  cut at {self.max_length} tokens: {100 * split.truncated_share:.2f} % of the rows"]
         lines += ["", "examples"]
-        lines += [f"  {name}: {text}" for name, text in self.examples]
+        lines += [f"  {printable(name)}: {printable(text)}" for name, text in self.examples]
         return "\n".join(lines)
 
 

@@ -41,12 +41,16 @@ def test_a_table_without_ids_counts_its_texts(tmp_path: Path) -> None:
 
 
 def test_columns_are_found_by_name_or_named_and_joined(tmp_path: Path) -> None:
-    content = "title,body,note\nBig,news,x\n"
-    assert texts_of(tmp_path / "a.csv", content) == [(1, "news")]
-    assert texts_of(tmp_path / "a.csv", content, "title", "body") == [(1, "Big news")]
-    lines = '{"title": "Big", "body": "news"}\n'
-    assert texts_of(tmp_path / "a.jsonl", lines) == [(1, "news")]
-    assert texts_of(tmp_path / "a.jsonl", lines, "title", "body") == [(1, "Big news")]
+    content = "Title,Body,note,Text\nBig,news,x,y\n,only,x,y\n"
+    for columns, first, second in (
+        ((), "y", "y"),
+        (("Title", "Body"), "Big\nnews", "only"),
+        (("note",), "x", "x"),
+    ):
+        assert texts_of(tmp_path / "a.csv", content, *columns) == [(1, first), (2, second)]
+    assert texts_of(tmp_path / "a.csv", content.replace("Text", "x")) == [(1, "Big\nnews"), (2, "only")]
+    lines = '{"title": "Big", "body": "news"}\n{"message": ""}\n'
+    assert texts_of(tmp_path / "a.jsonl", lines) == [(1, "Big\nnews"), (2, "")]
 
 
 def test_json_lines(tmp_path: Path) -> None:

@@ -20,8 +20,10 @@ from typing import Any
 from textcls.errors import DataError
 
 STDIN = "-"
-TEXT_COLUMNS = ("text", "sentence", "content", "message", "body", "title")
-"""Where a text is looked for, in this order, unless the user names a column."""
+TEXTS = ("text", "sentence")
+HEADINGS = ("title", "headline", "subject", "summary")
+BODIES = ("content", "body", "document", "description", "message", "review", "comment", "tweet", "article", "question")
+"""Where a text is looked for unless the user names a column: in one of TEXTS, else in a heading and a body."""
 MAX_FIELD = 10_000_000
 """Characters of a CSV field; one that is longer comes from a quote that never closes."""
 
@@ -49,8 +51,8 @@ def read_texts(file: str, columns: Sequence[str] = ()) -> Iterator[UnlabelledTex
 
     Args:
         file: a path, whose ending says what is in it, or "-".
-        columns: the columns or keys whose values make the text, joined with a space; by default the first of
-            TEXT_COLUMNS that is there.
+        columns: the columns or keys whose values make the text, joined with line ends; by default they are found by
+            their names.
 
     Raises:
         DataError: there is no such file, or a line of it can't be used; the message names both.
@@ -105,8 +107,7 @@ def _read_table(name: str, lines: Lines, columns: Sequence[str]) -> Iterator[Unl
                 f"{name}, line {line}: has {len(row)} fields where the header has {len(header)}; put a text that has "
                 f"{separator!r} in it into double quotes."
             )
-        text = " ".join(row[place] for place in places)
-        yield UnlabelledText(number if id_place is None else row[id_place], text)
+        yield UnlabelledText(number if id_place is None else row[id_place], _joined([row[place] for place in places]))
 
 
 def _table_rows(name: str, reader: Any) -> Iterator[tuple[int, list[str]]]:
@@ -142,16 +143,21 @@ def _read_objects(name: str, lines: Lines, columns: Sequence[str]) -> Iterator[U
         if not all(isinstance(part, str) for part in parts):
             raise DataError(f"{where}: its text is not a string; put it into double quotes.")
         own = value.get("id")
-        yield UnlabelledText(count if own is None else own, " ".join(parts))
+        yield UnlabelledText(count if own is None else own, _joined(parts))
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return "\n".join(part for part in parts if part.strip()) if len(parts) > 1 else parts[0]
 
 
 def _chosen(where: str, there: list[str], asked: Sequence[str]) -> list[str]:
-    """The columns that make the text: those asked for, or else the first that is known by its name."""
+    """The columns that make the text: those asked for, or else those known by their names."""
     for column in asked:
         if column not in there:
             raise DataError(f"--text-column {column}: {where} has no such column, but {_listed(there)}.")
-    names = {column.strip().lower(): column for column in there}
-    found = list(asked) or [names[known] for known in TEXT_COLUMNS if known in names][:1]
+    names = {column.strip().lower(): column for column in reversed(there)}
+    text, heading, body = ([names[name] for name in known if name in names][:1] for known in (TEXTS, HEADINGS, BODIES))
+    found = list(asked) or text or heading + body
     if not found:
         raise DataError(f"{where}: no column is named text; give --text-column; it has {_listed(there)}.")
     return found
