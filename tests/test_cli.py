@@ -175,6 +175,9 @@ def test_infer_below_the_threshold_is_unsure(home: Path) -> None:
     assert "  -> (unsure)   (" in run("infer", "sample", "Hm.", "--threshold", "1", cwd=home).stdout
     named = run("infer", "sample", "Hm.", "--threshold", "1", "--unsure", "other", "--json", cwd=home).stdout
     assert json.loads(named)["class"] == "other"
+    run("infer", "sample", "Hm.", "--threshold", "1", "--out", "answers.csv", cwd=home)
+    (row,) = csv.DictReader((home / "answers.csv").read_text().splitlines())
+    assert (row["text"], row["class"]) == ("Hm.", "")
 
 
 def test_evaluate_shows_mistakes_and_writes_files(home: Path) -> None:
@@ -223,6 +226,7 @@ def test_infer_takes_an_empty_text_and_control_characters(home: Path) -> None:
         (["infer", "sample", "--file", "none.csv"], "--file none.csv: there is no such file."),
         (["infer", "sample", "--file", "file"], "--file file: give a file that ends in .txt, .csv, .tsv, .jsonl, or"),
         (["infer", "sample", "a text", "--file", "-"], "--file -: there are texts on the command line as well"),
+        (["infer", "sample", "--file", ""], "--file : give a file that ends in .txt, .csv, .tsv, .jsonl, or"),
         (["infer", "sample", "--text-column", "a"], "--text-column a: is of a file; give one with --file."),
         (["infer", "sample", "--unsure", "x"], "--unsure x: no text is below a --threshold of 0; give a higher one."),
         (["infer", "sample", "--json", "--format", "csv"], "--json: contradicts --format csv; leave one out."),

@@ -151,7 +151,8 @@ def infer(
         list[str] | None, typer.Option(help="The file's column or key of the text; repeatable: joined.")
     ] = None,
     form: Annotated[
-        Literal["jsonl", "csv"] | None, typer.Option("--format", help="Of the output; jsonl for a file.")
+        Literal["jsonl", "csv"] | None,
+        typer.Option("--format", help="Of the output; by default csv for an --out that ends so, else jsonl."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Write to this file, whole or not at all, rather than stdout.")
@@ -173,16 +174,16 @@ def infer(
     from textcls.journal import counted, show_notes
 
     show_notes()
-    given = read_texts(file, text_column or ()) if file else None
+    given = read_texts(file, text_column or ()) if file is not None else None
     classifier = load(run, device=device, dtype=dtype or "f32")
     n_classes = len(classifier.class_names)
-    top_k = min(top_k or (0 if file else n_classes), n_classes)
+    top_k = min(top_k or (0 if given else n_classes), n_classes)
     items = given or numbered(texts or _examples(classifier.artifact.config.dataset))
     answers = answer(classifier, items, top_k=top_k, threshold=threshold, unsure=unsure)
-    if file and (out or not sys.stdout.isatty()):  # on a terminal the answers themselves show how far it is
+    if given and (out or not sys.stdout.isatty()):  # on a terminal the answers themselves show how far it is
         answers = counted("infer", answers, unit="text")
     with _output(out) as stream:
-        write_answers(answers, stream, form or ("jsonl" if file or as_json or out else "lines"), top_k)
+        write_answers(answers, stream, form or _form(given is not None, out, as_json), top_k)
 
 
 @app.command(epilog="Example: textcls evaluate ag-news")
@@ -300,9 +301,9 @@ def _check_infer(
     as_json: bool,
 ) -> None:
     """Refuse flags of `textcls infer` that contradict each other, or would do nothing."""
-    if file and texts:
+    if file is not None and texts:
         raise DataError(f"--file {file}: there are texts on the command line as well; give one or the other.")
-    if text_column and not file:
+    if text_column and file is None:
         raise DataError(f"--text-column {text_column[0]}: is of a file; give one with --file.")
     if unsure is not None and not threshold:
         raise DataError(f"--unsure {unsure}: no text is below a --threshold of 0; give a higher one.")
@@ -312,6 +313,13 @@ def _check_infer(
         if out.is_dir():
             raise DataError(f"--out {out}: a folder is there; give a file.")
         _check_writable(out)
+
+
+def _form(from_file: bool, out: Path | None, as_json: bool) -> Literal["lines", "jsonl", "csv"]:
+    """The format of answers where none is given."""
+    if out is not None and out.suffix.lower() == ".csv" and not as_json:
+        return "csv"
+    return "jsonl" if from_file or as_json or out is not None else "lines"
 
 
 @contextmanager
