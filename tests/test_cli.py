@@ -204,7 +204,16 @@ def test_infer_takes_an_empty_text_and_control_characters(home: Path) -> None:
     ("arguments", "sentence"),
     [
         (["infer", "ag-news"], "ag-news: no such run yet; make it with: textcls train ag-news"),
-        (["train", "agnews"], "agnews: there is no such data set; use one of ag-news, db-pedia, sample."),
+        (
+            ["train", "agnews"],
+            "agnews: there is no such data set; did you mean ag-news? Or use one of ag-news, db-pedia,",
+        ),
+        (["train", "x.csv"], "x.csv: there is no such file or folder; check the path."),
+        (["train", "sample", "--label-column", "x"], "data.label_column: is for own data; the columns and splits of"),
+        (["train", "tickets.csv", "--label-column", "x"], "--label-column x: tickets.csv has no such column; its"),
+        (["train", "tickets.csv", "--encoding", "x"], "--encoding x: there is no such encoding;"),
+        (["train", "tickets.csv", "--separator", "xx"], "--separator xx: can't part columns; give one character"),
+        (["data", "tickets.csv", "--text-column", "9"], "--text-column 9: tickets.csv has no such column"),
         (["train", "sample"], "runs/sample: holds a run already; add --resume to go on with it, --overwrite"),
         (
             ["train", "sample", "--out", "x", "--set", "transformer.d_modle=1"],
@@ -235,6 +244,7 @@ def test_infer_takes_an_empty_text_and_control_characters(home: Path) -> None:
 )
 def test_a_mistake_is_one_sentence_and_exit_code_1(home: Path, arguments: list[str], sentence: str) -> None:
     (home / "file").write_text("x")
+    (home / "tickets.csv").write_text("text,label\none,a\ntwo,b\n")
     result = run(*arguments, cwd=home)
     assert result.returncode == 1
     assert result.stdout == ""
@@ -302,6 +312,39 @@ def test_data_shows_rows_classes_lengths_and_examples(tmp_path: Path) -> None:
     assert (train["rows"], train["rows_per_class"]["World"]) == (1_280, 320)
     assert 0.2 < train["truncated_share"] < 0.8
     assert len(as_json["examples"]) == 3
+
+
+def test_own_data_from_a_file_to_classes(tmp_path: Path) -> None:
+    good, bad = ("fine", "great", "lovely"), ("awful", "bad", "poor")
+    rows = [
+        f"a {word} film {i};{label}" for i in range(40) for words, label in ((good, 10), (bad, 2)) for word in words
+    ]
+    (tmp_path / "films.csv").write_bytes("\r\n".join(["review;stars", *rows]).encode("utf-16"))
+    flags = ["--label-column", "stars", "--separator", ";", *SETTINGS, "--set=data.valid_rows=20"]
+    trained = run("train", "films.csv", *flags, cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    assert trained.stdout.splitlines()[0].endswith("on 48 rows")
+    assert trained.stdout.splitlines()[1] == "saved runs/films/model.safetensors"
+    said = (tmp_path / "runs/films/experiment.log").read_text()
+    for part in (
+        'films.csv: utf-16 with a byte order mark; separated by semicolons, quoted by "; text from column review',
+        "no test split: 48 of 240 rows were carved for it, of every class in proportion",
+        "classes: 2 96, 10 96 rows",
+    ):
+        assert part in said
+        assert part in trained.stderr
+    config = json.loads((tmp_path / "runs/films/config.json").read_text())
+    assert (config["dataset"], config["data"]["label_column"], config["data"]["separator"]) == (
+        "films.csv",
+        "stars",
+        ";",
+    )
+    assert config["tokenizer"]["source"] == "corpus"
+    assert run("evaluate", "films", cwd=tmp_path).stdout.startswith("rows 48 ")
+    assert run("evaluate", "films", "films.csv", cwd=tmp_path).stdout.startswith("rows 240 ")
+    assert len(run("infer", "films", "--json", cwd=tmp_path).stdout.splitlines()) == 3
+    tuned = run("finetune", "films.csv", "--from", "films", *flags[:4], "--epochs", "1", cwd=tmp_path)
+    assert tuned.stdout.splitlines()[1] == "saved runs/films-finetuned/model.safetensors", tuned.stderr
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -44,6 +44,7 @@ app = typer.Typer(
     help="Train a Transformer text classifier from scratch, evaluate it, use it, and carry it over with LoRA.",
 )
 
+DATASETS = "ag-news, db-pedia, sample, a file or folder of your own, or hf:owner/name."
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Dtype = Annotated[
     Literal["f32", "f16", "bf16"] | None, typer.Option(help="Of the matrix products; weights are f32 always.")
@@ -56,6 +57,19 @@ Overrides = Annotated[
 Epochs = Annotated[int | None, typer.Option(help="Same as --set training.epochs=N.")]
 BatchSize = Annotated[int | None, typer.Option(help="Same as --set batch.size=N.")]
 Seed = Annotated[int | None, typer.Option(help="Same as --set training.seed=N.")]
+TextColumns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--text-column", help="Own data: a column that holds the text, by name or number; repeatable: joined."
+    ),
+]
+LabelColumn = Annotated[str | None, typer.Option(help="Own data: the column that holds the label, by name or number.")]
+Encoding = Annotated[str | None, typer.Option(help="Own data: of text files, such as latin-1; by default detected.")]
+Separator = Annotated[str | None, typer.Option(help="Own data: what parts columns, such as ';' or tab.")]
+DropDuplicates = Annotated[
+    bool | None,
+    typer.Option("--drop-duplicates", help="Own data: keep one row of each text, and none of test in train."),
+]
 Out = Annotated[Path | None, typer.Option(help="The run's folder; by default runs/ and the data set's name.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the folder's last checkpoint.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run that is in the folder.")]
@@ -72,7 +86,7 @@ def _main() -> None:
 
 @app.command(epilog="Example: textcls train ag-news --device cuda --set transformer.d_model=256")
 def train(
-    dataset: Annotated[str, typer.Argument(help="ag-news, db-pedia or sample.")],
+    dataset: Annotated[str, typer.Argument(help=DATASETS)],
     config: ConfigFile = None,
     overrides: Overrides = None,
     device: Device = "auto",
@@ -81,20 +95,30 @@ def train(
     epochs: Epochs = None,
     batch_size: BatchSize = None,
     seed: Seed = None,
+    text_column: TextColumns = None,
+    label_column: LabelColumn = None,
+    encoding: Encoding = None,
+    separator: Separator = None,
+    drop_duplicates: DropDuplicates = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Train a classifier from random weights, save the best epoch's, and test it."""
     flags = _flags(epochs, batch_size, seed, dtype)
+    flags["data"] = _reading(text_column, label_column, encoding, separator, drop_duplicates)
     settings = _configure(recipe(dataset), config, overrides or [], flags)
-    folder = out or Path("runs") / dataset
+    folder = out or _run_folder(dataset)
     _claim(folder, resume, overwrite)
-    _start(dataset)
+    _start(dataset, settings)
+    from textcls.data.sources import measure
     from textcls.runtime import resolve_device
     from textcls.train import train as run
 
-    counts = run(settings, device=resolve_device(device), folder=folder, resume=resume)
+    where = resolve_device(device)
+    if size := measure(dataset, settings.data):
+        settings = _configure(recipe(dataset, size), config, overrides or [], flags)
+    counts = run(settings, device=where, folder=folder, resume=resume)
     _print_test(counts, folder, as_json)
 
 
@@ -114,15 +138,25 @@ def finetune(
     epochs: Epochs = None,
     batch_size: BatchSize = None,
     seed: Seed = None,
+    text_column: TextColumns = None,
+    label_column: LabelColumn = None,
+    encoding: Encoding = None,
+    separator: Separator = None,
+    drop_duplicates: DropDuplicates = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Carry a trained classifier to another data set with LoRA, merge, save, and test it."""
-    folder = out or Path("runs") / f"{dataset}-finetuned"
+    flags = _flags(epochs, batch_size, seed, dtype)
+    flags["lora"] = _given(rank=rank, alpha=alpha)
+    flags["data"] = _reading(text_column, label_column, encoding, separator, drop_duplicates)
+    settings = _configure(recipe(dataset), config, overrides or [], {"data": flags["data"]})
+    folder = out or _run_folder(dataset, "-finetuned")
     _claim(folder, resume, overwrite)
-    _start(dataset)
+    _start(dataset, settings)
     from textcls import artifact
+    from textcls.data.sources import measure
     from textcls.runtime import resolve_device
 
     trained = artifact.load(artifact.locate(base))
@@ -130,9 +164,8 @@ def finetune(
     from textcls.finetune import finetune as run
     from textcls.finetune import finetune_config
 
-    flags = _flags(epochs, batch_size, seed, dtype)
-    flags["lora"] = _given(rank=rank, alpha=alpha)
-    settings = _configure(finetune_config(trained.config, dataset), config, overrides or [], flags)
+    own = finetune_config(trained.config, dataset, measure(dataset, settings.data))
+    settings = _configure(own, config, overrides or [], flags)
     counts = run(trained, settings, device=where, folder=folder, resume=resume)
     _print_test(counts, folder, as_json)
 
@@ -178,7 +211,7 @@ def infer(
     classifier = load(run, device=device, dtype=dtype or "f32")
     n_classes = len(classifier.class_names)
     top_k = min(top_k or (0 if given else n_classes), n_classes)
-    items = given or numbered(texts or _examples(classifier.artifact.config.dataset))
+    items = given or numbered(texts or _examples(classifier.artifact.config))
     answers = answer(classifier, items, top_k=top_k, threshold=threshold, unsure=unsure)
     if given and (out or not sys.stdout.isatty()):  # on a terminal the answers themselves show how far it is
         answers = counted("infer", answers, unit="text")
@@ -212,8 +245,9 @@ def evaluate(
 
     trained = artifact.load(artifact.locate(run))
     name = dataset or trained.config.dataset
-    _start(name)
-    stored = sources.load(name)
+    reading = trained.config.data if sources.is_own(name) else Config().data
+    _start(name, Config(data=reading))
+    stored = sources.load(name, reading, whole=dataset is not None)
     where = resolve_device(device)
     card = scorecard(trained, stored, split, device=where, dtype=dtype or "f32", n_mistakes=mistakes)
     if out is not None:
@@ -223,27 +257,60 @@ def evaluate(
 
 @app.command(epilog="Example: textcls data ag-news")
 def data(
-    dataset: Annotated[str, typer.Argument(help="ag-news, db-pedia or sample.")],
+    dataset: Annotated[str, typer.Argument(help=DATASETS)],
     config: ConfigFile = None,
     overrides: Overrides = None,
+    text_column: TextColumns = None,
+    label_column: LabelColumn = None,
+    encoding: Encoding = None,
+    separator: Separator = None,
+    drop_duplicates: DropDuplicates = None,
     as_json: Json = False,
 ) -> None:
     """Fetch a data set into the cache, and show its rows, classes and lengths."""
-    settings = _configure(recipe(dataset), config, overrides or [], {})
-    _start(dataset)
+    flags = {"data": _reading(text_column, label_column, encoding, separator, drop_duplicates)}
+    settings = _configure(recipe(dataset), config, overrides or [], flags)
+    _start(dataset, settings)
+    from textcls.data.sources import measure
     from textcls.survey import survey
+
+    if size := measure(dataset, settings.data):
+        settings = _configure(recipe(dataset, size), config, overrides or [], flags)
 
     found = survey(settings)
     print(json.dumps(found.to_dict()) if as_json else found.table())
 
 
-def _start(dataset: str) -> None:
-    """Show notes on stderr, and refuse a data set's name that doesn't exist before torch is imported."""
+def _start(dataset: str, settings: Config) -> None:
+    """Show notes on stderr, and refuse a data set that doesn't exist before torch is imported."""
     from textcls.data import sources
     from textcls.journal import show_notes
 
-    sources.find(dataset)
+    sources.find(dataset, settings.data)
     show_notes()
+
+
+def _run_folder(dataset: str, suffix: str = "") -> Path:
+    from textcls.data.sources import run_name
+
+    return Path("runs") / f"{run_name(dataset)}{suffix}"
+
+
+def _reading(
+    text_columns: list[str] | None,
+    label_column: str | None,
+    encoding: str | None,
+    separator: str | None,
+    drop_duplicates: bool | None,
+) -> dict[str, Any]:
+    """The keys of the data section that have a flag of their own, where it was given."""
+    return _given(
+        text_columns=text_columns or None,
+        label_column=label_column,
+        encoding=encoding,
+        separator=separator,
+        drop_duplicates=drop_duplicates,
+    )
 
 
 def _flags(epochs: int | None, batch_size: int | None, seed: int | None, dtype: str | None) -> dict[str, Any]:
@@ -340,10 +407,10 @@ def _output(path: Path | None) -> Iterator[TextIO]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _examples(dataset: str) -> list[str]:
+def _examples(config: Config) -> list[str]:
     from textcls.data import sources
 
-    return list(sources.find(dataset).examples)
+    return list(sources.examples(config.dataset, config.data))
 
 
 def _print_test(counts: "Counts", folder: Path, as_json: bool) -> None:

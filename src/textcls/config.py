@@ -28,6 +28,20 @@ class DataConfig:
     """Rows carved from the train split, seeded, to choose the best epoch; the test split is never used for it."""
     with_replacement: bool = False
     """Draw training rows independently, as the original does, rather than walk through reshuffled passes."""
+    text_columns: tuple[str, ...] = ()
+    """Own data, as all keys from here on: the columns that hold the text, joined by line ends; none: found by name."""
+    label_column: str = ""
+    """The column that holds the label; "": found by name. A column without a name goes by its number, from 1."""
+    encoding: str = "auto"
+    """Of text files; "auto" detects it."""
+    separator: str = "auto"
+    """What parts the columns of a CSV or TSV file: a character, or "tab"; "auto" finds it."""
+    quote: str = "auto"
+    """What a cell of such a file is put into: a character, or "none"; "auto" finds it."""
+    drop_duplicates: bool = False
+    """Keep the first row of each text in a split, and in train none that valid or test has, in valid none of test."""
+    split_seed: int = 0
+    """Chooses the rows that are carved for a test split where there is none; apart from training.seed, which varies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,9 +185,40 @@ _RECIPES: dict[str, dict[str, Any]] = {
 }
 
 
-def recipe(dataset: str) -> Config:
-    """The configuration that `textcls train DATASET` uses unless told otherwise."""
-    return Config(dataset=dataset).override(_RECIPES.get(dataset, {}))
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """What the recipe for own data follows from."""
+
+    rows: int
+    """Of the train split."""
+    tokens: int
+    """Of its rows, all but one in a hundred have no more, by a rough estimate."""
+
+
+def recipe(dataset: str, size: Size | None = None) -> Config:
+    """The configuration that `textcls train DATASET` uses unless told otherwise; own data's follows from its size."""
+    return Config(dataset=dataset).override(_RECIPES.get(dataset, {}) if size is None else _own_recipe(size))
+
+
+def _own_recipe(size: Size) -> dict[str, Any]:
+    """About 200,000 rows seen in training, however many there are, in 5 to 25 epochs of 40,000 rows at most.
+
+    The vocabulary and the token dropout were chosen on validation rows of banking77 (10,000 short texts, 77 classes).
+    """
+    epochs = min(25, max(5, round(200_000 / size.rows)))
+    rows_per_epoch = min(size.rows, 40_000)
+    steps = epochs * math.ceil(rows_per_epoch / BatchConfig().size)
+    return {
+        "data": {
+            "rows_per_epoch": 0 if rows_per_epoch == size.rows else rows_per_epoch,
+            "valid_rows": min(2_500, max(1, size.rows // 10)),
+        },
+        "tokenizer": {"source": "corpus", "vocab_size": 4_096 if size.rows < 40_000 else 8_192},
+        "transformer": {"token_dropout": 0.2},
+        "batch": {"max_length": min(256, max(32, 16 * math.ceil(size.tokens / 16)))},
+        "training": {"epochs": epochs},
+        "schedule": {"warmup_steps": min(300, max(1, steps // 10))},
+    }
 
 
 def first_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
@@ -239,6 +284,11 @@ def _merged(section: Any, values: Mapping[str, Any], *, prefix: str) -> Any:
 
 def _checked_type(key: str, value: Any, expected: Any) -> Any:
     """`value` as the field's type; a whole number is taken where a float is meant, nothing else is bent."""
+    if get_origin(expected) is tuple:
+        values = [value] if isinstance(value, str) else value
+        if isinstance(values, (list, tuple)) and all(isinstance(item, str) for item in values):
+            return tuple(values)
+        raise ConfigError(f"{key}: {value!r} is of the wrong type; give a list of texts.")
     if get_origin(expected) is Literal:
         if value in get_args(expected):
             return value
@@ -279,6 +329,7 @@ _MAX_INT = 2**31 - 1
 _RANGES: dict[str, tuple[float, float]] = {
     "data.rows_per_epoch": (0, _MAX_INT),
     "data.valid_rows": (1, _MAX_INT),
+    "data.split_seed": (0, _MAX_INT),
     "tokenizer.vocab_size": (100, 1_000_000),
     "batch.size": (1, 65_536),
     "batch.max_length": (3, 65_536),

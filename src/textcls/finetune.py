@@ -14,7 +14,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
 
 from textcls.artifact import ADAPTER, CONFIG, Artifact, new_model
-from textcls.config import Config, recipe
+from textcls.config import Config, Size, recipe
 from textcls.data import sources
 from textcls.errors import ConfigError
 from textcls.files import write_text
@@ -34,11 +34,11 @@ ADAPTED = ["query", "value", "output", "inner", "outer"]
 _RECIPE: dict[str, Any] = {"schedule": {"name": "constant", "lr": 1e-3}}
 
 
-def finetune_config(base: Config, dataset: str) -> Config:
+def finetune_config(base: Config, dataset: str, size: Size | None = None) -> Config:
     """The configuration to finetune with: the data set's recipe, with the model and tokenizer of the one trained."""
     model = {"transformer": base.to_dict()["transformer"], "tokenizer": base.to_dict()["tokenizer"]}
     length = {"batch": {"max_length": base.batch.max_length}}
-    return recipe(dataset).override(_RECIPE).override(model).override(length)
+    return recipe(dataset, size).override(_RECIPE).override(model).override(length)
 
 
 def check_same_model(base: Config, config: Config) -> None:
@@ -83,7 +83,7 @@ def finetune(base: Artifact, config: Config, *, device: torch.device, folder: Pa
     seed_everything(config.training.seed)
     with Journal(folder, resume=resume) as journal:
         write_text(folder / CONFIG, config.to_json())
-        stored = sources.load(config.dataset)
+        stored = sources.load(config.dataset, config.data)
         data = prepare(config, stored, base.tokenizer)
         model = new_model(config, vocab_size=base.tokenizer.vocab_size, n_classes=len(base.class_names))
         model.load_state_dict(base.model.state_dict())  # into a model that has the dropout of this training

@@ -59,7 +59,7 @@ class Survey:
 
 def survey(config: Config) -> Survey:
     """Look at the data set of a configuration; it is fetched into the cache if need be."""
-    stored = sources.load(config.dataset)
+    stored = sources.load(config.dataset, config.data)
     train = stored.splits["train"]
     tokenizer = make_tokenizer(config.tokenizer, (item.text for item in train))
     splits = []

@@ -238,12 +238,14 @@ class Trainer:
 
 
 def prepare(config: Config, stored: StoredData, tokenizer: Tokenizer) -> TrainingData:
-    """Tokenise the train split, and carve the validation rows from it.
+    """Tokenise the train split, and carve the validation rows from it; a split of them is put at its end.
 
     Raises:
         ConfigError: no row would be left to train on.
     """
     rows = encode_split(stored, "train", tokenizer, config.batch.max_length)
+    if "valid" in stored.splits:
+        rows = rows.joined(encode_split(stored, "valid", tokenizer, config.batch.max_length))
     train_rows, valid_rows = _carve(config, stored)
     return TrainingData(
         batcher=Batcher.of(rows, tokenizer.pad_token, config.batch),
@@ -258,7 +260,7 @@ def train(config: Config, *, device: torch.device, folder: Path, resume: bool = 
     seed_everything(config.training.seed)
     with Journal(folder, resume=resume) as journal:
         write_text(folder / CONFIG, config.to_json())
-        stored = sources.load(config.dataset)
+        stored = sources.load(config.dataset, config.data)
         tokenizer = make_tokenizer(config.tokenizer, _training_texts(config, stored))
         data = prepare(config, stored, tokenizer)
         model = new_model(config, vocab_size=tokenizer.vocab_size, n_classes=data.n_classes)
@@ -294,6 +296,8 @@ def announce(trainer: Trainer, stored: StoredData) -> None:
     log.info("parameters: %s, of which trained: %s (%.2f %%)", f"{n_all:,}", f"{n_trained:,}", 100 * n_trained / n_all)
     log.info("data: %s; classes: %s", stored.origin, ", ".join(stored.class_names))
     log.info("rows: %s for training, %s for validation", f"{len(data.train_rows):,}", f"{len(data.valid_rows):,}")
+    if n_cut := data.batcher.rows.n_cut:
+        log.info("cut at batch.max_length = %d tokens: %s of them", config.batch.max_length, f"{n_cut:,}")
     log.info(
         "%d epochs of %s steps of %d rows on %s in %s, seed %d",
         *(config.training.epochs, f"{trainer.steps_per_epoch:,}", config.batch.size),
@@ -302,8 +306,10 @@ def announce(trainer: Trainer, stored: StoredData) -> None:
 
 
 def _carve(config: Config, stored: StoredData) -> tuple[Tensor, Tensor]:
-    """The row numbers of the train split that are for (training, validation)."""
+    """The row numbers of the train split, with that of validation at its end, that are for (training, validation)."""
     n_rows, n_valid = len(stored.splits["train"]), config.data.valid_rows
+    if "valid" in stored.splits:
+        return torch.arange(n_rows), torch.arange(n_rows, n_rows + len(stored.splits["valid"]))
     if n_valid >= n_rows:
         raise ConfigError(f"data.valid_rows: {n_valid} leaves none of {n_rows} rows to train on; give a smaller one.")
     return carve(n_rows, n_valid, config.training.seed)
@@ -311,8 +317,9 @@ def _carve(config: Config, stored: StoredData) -> tuple[Tensor, Tensor]:
 
 def _training_texts(config: Config, stored: StoredData) -> Iterator[str]:
     """The texts that a tokenizer may be trained on: those of the training rows, and none of validation."""
-    chosen = set(_carve(config, stored)[0].tolist())
-    return (item.text for row, item in enumerate(stored.splits["train"]) if row in chosen)
+    chosen = torch.zeros(len(stored.splits["train"]), dtype=torch.bool)
+    chosen[_carve(config, stored)[0]] = True
+    return (item.text for item, wanted in zip(stored.splits["train"], chosen.tolist(), strict=True) if wanted)
 
 
 def _rates(counts: Counts) -> dict[str, float]:

@@ -29,7 +29,7 @@ def test_rows_are_the_tokenizer_s(tokenizer: WordPieceTokenizer, own_cache: Path
 def test_tokenised_once(tokenizer: WordPieceTokenizer, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = sources.load("sample")
     first = encode_split(stored, "train", tokenizer, 40)
-    monkeypatch.setattr("textcls.data.encoded._encode", None)
+    monkeypatch.setattr("textcls.data.encoded._write", None)
     again = encode_split(stored, "train", tokenizer, 40)
     assert torch.equal(first.ids, again.ids)
     assert torch.equal(first.offsets, again.offsets)

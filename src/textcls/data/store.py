@@ -10,7 +10,7 @@ import json
 import os
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,6 @@ from textcls.data.dataset import TextClassificationDataset, TextClassificationIt
 from textcls.files import replaced
 
 FORMAT = "1"
-_READ_ROWS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +32,8 @@ class Content:
     """Where the rows came from, down to the revision."""
     class_names: tuple[str, ...]
     splits: dict[str, Iterable[TextClassificationItem]]
+    notes: Callable[[], Sequence[str]] = tuple
+    """What to say of how the rows were read; asked for when all of them were."""
 
 
 class SqliteDataset(TextClassificationDataset):
@@ -64,8 +65,10 @@ class SqliteDataset(TextClassificationDataset):
         return self.rows(index % self._n_rows, index % self._n_rows + 1)[0]
 
     def __iter__(self) -> Iterator[TextClassificationItem]:
-        for start in range(0, self._n_rows, _READ_ROWS):
-            yield from self.rows(start, start + _READ_ROWS)
+        # Row by row, since texts may be of any length; on a cursor of its own, so that loops may nest.
+        query = "SELECT text, label FROM rows WHERE split = ? ORDER BY row"
+        for row in self._connection.execute(query, (self._split,)):
+            yield TextClassificationItem(*row)
 
     def rows(self, start: int, stop: int) -> list[TextClassificationItem]:
         query = "SELECT text, label FROM rows WHERE split = ? AND row >= ? AND row < ? ORDER BY row"
@@ -76,6 +79,11 @@ class SqliteDataset(TextClassificationDataset):
         query = "SELECT label FROM rows WHERE split = ? ORDER BY row"
         return [label for (label,) in self._connection.execute(query, (self._split,))]
 
+    def sizes(self) -> Iterator[int]:
+        """The bytes of every text in UTF-8, in order."""
+        query = "SELECT length(CAST(text AS BLOB)) FROM rows WHERE split = ? ORDER BY row"
+        return (size for (size,) in self._connection.execute(query, (self._split,)))
+
 
 @dataclass(frozen=True, kw_only=True)
 class StoredData:
@@ -85,6 +93,8 @@ class StoredData:
     class_names: tuple[str, ...]
     origin: str
     digest: str
+    notes: tuple[str, ...]
+    """What there is to say of how the rows were read."""
 
 
 def cache_folder() -> Path:
@@ -134,6 +144,7 @@ def _write(path: Path, content: Content) -> None:
             "origin": content.origin,
             "class_names": json.dumps(content.class_names),
             "rows": json.dumps(counts),
+            "notes": json.dumps(list(content.notes())),
             "digest": _digest(connection),
         }
         connection.executemany("INSERT INTO about VALUES (?, ?)", about.items())
@@ -150,13 +161,16 @@ def _open(path: Path) -> StoredData | None:
                 return None
             counts: dict[str, int] = json.loads(about["rows"])
             class_names: tuple[str, ...] = tuple(json.loads(about["class_names"]))
+            notes: tuple[str, ...] = tuple(json.loads(about.get("notes", "[]")))
             found = dict(connection.execute("SELECT split, count(*) FROM rows GROUP BY split"))
     except (sqlite3.Error, KeyError, ValueError):
         return None
     if found != {split: count for split, count in counts.items() if count}:
         return None
     splits = {split: SqliteDataset(path, split, class_names, count) for split, count in counts.items()}
-    return StoredData(splits=splits, class_names=class_names, origin=about["origin"], digest=about["digest"])
+    return StoredData(
+        splits=splits, class_names=class_names, origin=about["origin"], digest=about["digest"], notes=notes
+    )
 
 
 def _connect_readonly(path: Path) -> sqlite3.Connection:

@@ -22,7 +22,10 @@ from textcls.errors import DataError
 STDIN = "-"
 TEXTS = ("text", "sentence")
 HEADINGS = ("title", "headline", "subject", "summary")
-BODIES = ("content", "body", "document", "description", "message", "review", "comment", "tweet", "article", "question")
+BODIES = (
+    *("content", "body", "document", "description", "message", "review", "comment", "tweet", "article", "question"),
+    *("abstract", "utterance", "query", "post", "sms", "email"),
+)
 """Where a text is looked for unless the user names a column: in one of TEXTS, else in a heading and a body."""
 MAX_FIELD = 10_000_000
 """Characters of a CSV field; one that is longer comes from a quote that never closes."""

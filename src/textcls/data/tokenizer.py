@@ -21,6 +21,8 @@ from textcls.files import write_text
 
 PAD, UNKNOWN, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_ALPHABET = 1_000
+MAX_CHARACTERS = 40_000_000
+"""Of the texts that a tokenizer is trained on; of more, an even share is taken."""
 
 
 class Tokenizer(Protocol):
@@ -148,7 +150,7 @@ def _download(name: str) -> WordPieceTokenizer:
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> WordPieceTokenizer:
     """A cased WordPiece tokenizer of at most `vocab_size` tokens, trained on texts; a function of them."""
     inner = _bare(tokenizers.models.WordPiece(unk_token=UNKNOWN))
-    texts = list(texts)
+    texts = _thinned(texts)
     alphabet = _alphabet(inner, texts)
     trainer: Any = tokenizers.trainers.WordPieceTrainer(
         vocab_size=vocab_size,
@@ -169,6 +171,20 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> WordPieceTokenizer
         special_tokens=[(token, vocabulary[token]) for token in (CLS, SEP)],
     )
     return WordPieceTokenizer(trained)
+
+
+def _thinned(texts: Iterable[str]) -> list[str]:
+    """Every text, or every second, fourth, ... where that is what it takes to have MAX_CHARACTERS at most."""
+    kept: list[str] = []
+    size, step = 0, 1
+    for row, text in enumerate(texts):
+        if row % step == 0:
+            kept.append(text[:MAX_CHARACTERS])
+            size += len(kept[-1])
+        while size > MAX_CHARACTERS:
+            kept, step = kept[::2], 2 * step
+            size = sum(map(len, kept))
+    return kept
 
 
 def _bare(model: Any) -> tokenizers.Tokenizer:
