@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from textcls.config import _RANGES, Config, _keys, parse_override, read_toml, recipe
+from textcls.config import _RANGES, Config, Size, _keys, parse_override, read_toml, recipe
 from textcls.errors import ConfigError
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.toml"))
@@ -22,6 +22,7 @@ CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.toml"))
         ("transformer.d_model=256.0", "transformer.d_model: 256.0 is of the wrong type"),
         ("transformer.d_model=true", "transformer.d_model: True is of the wrong type"),
         ("transformer.quiet_softmax=1", "transformer.quiet_softmax: 1 is of the wrong type; give true or false."),
+        ("data.text_columns=[1]", "data.text_columns: [1] is of the wrong type; give a list of texts."),
         ("transformer=3", "transformer: a section, not a value; set a key in it, such as transformer.d_model."),
         (
             "transformer.d_model=130",
@@ -104,6 +105,24 @@ def test_the_default_recipes_are_written_out_in_full(dataset: str) -> None:
     assert recipe(dataset).override(values) == recipe(dataset)
     written = {f"{section}.{key}" for section, keys in values.items() for key in keys}
     assert written == {key for key in _keys() if key.split(".")[0] not in ("dataset", "lora")}
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 80, 4_458, 10_003, 29_999, 30_001, 10_000_000])
+def test_the_recipe_of_own_data_follows_from_its_size(rows: int) -> None:
+    config = recipe("tickets.csv", Size(rows=rows, tokens=37))
+    assert config.tokenizer.source == "corpus"
+    assert config.batch.max_length == 48
+    assert config.data.valid_rows == min(2_500, max(1, rows // 10))
+    seen = config.training.epochs * (config.data.rows_per_epoch or rows)
+    assert 5 <= config.training.epochs <= 15
+    assert seen == 15 * rows if rows < 10_000 else 135_000 < seen < 165_000
+    assert recipe("x", Size(rows=rows, tokens=100_000)).batch.max_length == 256
+    assert recipe("x", Size(rows=rows, tokens=3)).batch.max_length == 32
+
+
+@pytest.mark.parametrize(("value", "expected"), [('["a", "b"]', ("a", "b")), ("a", ("a",)), ("[]", ())])
+def test_a_list_of_texts(value: str, expected: tuple[str, ...]) -> None:
+    assert Config().override(parse_override(f"data.text_columns={value}")).data.text_columns == expected
 
 
 @pytest.mark.parametrize(("dataset", "d_model", "quiet"), [("ag-news", 128, True), ("db-pedia", 256, False)])

@@ -272,3 +272,22 @@ def test_the_loop_can_fit_what_it_is_given(tmp_path: Path) -> None:
         run.data = replace(run.data, train_rows=run.data.train_rows[:64], valid_rows=run.data.train_rows[:64])
         run.fit()
     assert run.progress.best_accuracy == 1.0
+
+
+def test_a_valid_split_is_what_a_training_is_validated_on(tmp_path: Path, own_cache: Path) -> None:
+    for split, n in (("train", 50), ("valid", 9), ("test", 12)):
+        lines = "".join(f"{split} text {i},{'ab'[i % 2]}\n" for i in range(n))
+        (tmp_path / f"{split}.csv").write_text(f"text,label\n{lines}")
+    stored = sources.load(str(tmp_path))
+    config = small(data={"valid_rows": 20})
+    texts = list(_training_texts(config, stored))
+    assert texts == [f"train text {i}" for i in range(50)]
+    tokenizer = make_tokenizer(config.tokenizer, texts)
+    data = prepare(config, stored, tokenizer)
+    assert (len(data.train_rows), len(data.valid_rows)) == (50, 9)
+    for rows, split in ((data.train_rows, "train"), (data.valid_rows, "valid")):
+        for row, item in zip(rows.tolist(), stored.splits[split], strict=True):
+            batch = data.batcher.batch(torch.tensor([row]))
+            assert batch.tokens[0].tolist() == tokenizer.encode(item.text)
+            assert batch.labels is not None
+            assert batch.labels.tolist() == [item.label]

@@ -201,19 +201,19 @@ def recipe(dataset: str, size: Size | None = None) -> Config:
 
 
 def _own_recipe(size: Size) -> dict[str, Any]:
-    """About 200,000 rows seen in training, however many there are, in 5 to 25 epochs of 40,000 rows at most.
+    """About 150,000 rows seen in training, however many there are, in 5 to 15 epochs of 30,000 rows at most.
 
     The vocabulary and the token dropout were chosen on validation rows of banking77 (10,000 short texts, 77 classes).
     """
-    epochs = min(25, max(5, round(200_000 / size.rows)))
-    rows_per_epoch = min(size.rows, 40_000)
+    epochs = min(15, max(5, round(150_000 / size.rows)))
+    rows_per_epoch = min(size.rows, 30_000)
     steps = epochs * math.ceil(rows_per_epoch / BatchConfig().size)
     return {
         "data": {
             "rows_per_epoch": 0 if rows_per_epoch == size.rows else rows_per_epoch,
             "valid_rows": min(2_500, max(1, size.rows // 10)),
         },
-        "tokenizer": {"source": "corpus", "vocab_size": 4_096 if size.rows < 40_000 else 8_192},
+        "tokenizer": {"source": "corpus", "vocab_size": 4_096 if size.rows < 30_000 else 8_192},
         "transformer": {"token_dropout": 0.2},
         "batch": {"max_length": min(256, max(32, 16 * math.ceil(size.tokens / 16)))},
         "training": {"epochs": epochs},

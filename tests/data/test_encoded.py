@@ -2,6 +2,7 @@ import os
 from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
 
 from textcls.data import sources
@@ -61,3 +62,46 @@ def test_a_damaged_entry_is_made_again(tokenizer: WordPieceTokenizer, own_cache:
 def test_no_rows() -> None:
     rows = from_ids([])
     assert (len(rows), rows.lengths.tolist()) == (0, [])
+
+
+def test_rows_that_lose_their_ends_are_counted(tokenizer: WordPieceTokenizer, own_cache: Path) -> None:
+    stored = sources.load("sample")
+    lengths = [len(tokenizer.encode(item.text)) for item in stored.splits["test"]]
+    for length in (20, max(lengths) - 1, max(lengths)):
+        rows = encode_split(stored, "test", tokenizer, length)
+        assert rows.n_cut == sum(own > length for own in lengths)
+        assert rows.with_labels(torch.zeros(len(rows))).n_cut == rows.n_cut
+
+
+def test_two_splits_end_to_end(tokenizer: WordPieceTokenizer, own_cache: Path) -> None:
+    stored = sources.load("sample")
+    test, train = (encode_split(stored, split, tokenizer, 40) for split in ("test", "train"))
+    joined = test.joined(train)
+    assert joined.labels is not None and test.labels is not None and train.labels is not None
+    assert joined.labels.tolist() == test.labels.tolist() + train.labels.tolist()
+    assert joined.n_cut == test.n_cut + train.n_cut
+    rows = [joined.ids[a:b].tolist() for a, b in zip(joined.offsets, joined.offsets[1:], strict=False)]
+    assert rows == [tokenizer.encode(item.text, 40) for split in ("test", "train") for item in stored.splits[split]]
+
+
+def test_chunks_of_any_size_give_the_same_rows(
+    tokenizer: WordPieceTokenizer, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = sources.load("sample")
+    expected = encode_split(stored, "test", tokenizer, 40)
+    ids, offsets = expected.ids.clone(), expected.offsets.clone()
+    (entry,) = (own_cache / "tokens").iterdir()
+    entry.unlink()
+    monkeypatch.setattr("textcls.data.encoded._CHUNK_CHARACTERS", 1_000)
+    again = encode_split(stored, "test", tokenizer, 40)
+    assert torch.equal(again.ids, ids)
+    assert torch.equal(again.offsets, offsets)
+
+
+def test_a_large_vocabulary_takes_wider_numbers(own_cache: Path) -> None:
+    vocabulary = {token: i for i, token in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]"))}
+    vocabulary |= {f"x{i}": i for i in range(4, 40_000)} | {"the": 40_000}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    rows = encode_split(sources.load("sample"), "test", WordPieceTokenizer(inner), 40)
+    assert int(rows.ids.max()) == 40_000

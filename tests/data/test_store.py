@@ -47,6 +47,23 @@ def test_rows_come_back_as_they_went_in(path: Path) -> None:
         train[4]
 
 
+def test_notes_are_asked_for_when_every_row_was_read_and_are_kept(path: Path) -> None:
+    seen: list[str] = []
+
+    def items() -> Iterator[TextClassificationItem]:
+        for item in ITEMS:
+            seen.append(item.text)
+            yield item
+
+    def produce() -> Content:
+        return Content(
+            origin="", class_names=("a", "b"), splits={"train": items()}, notes=lambda: [f"{len(seen)} rows"]
+        )
+
+    assert open_or_build(path, produce).notes == open_or_build(path, never).notes == ("4 rows",)
+    assert list(open_or_build(path, never).splits["train"].sizes()) == [3, 4, 0, 9]
+
+
 def test_the_digest_names_the_content(tmp_path: Path) -> None:
     first = open_or_build(tmp_path / "a.sqlite", content)
     same = open_or_build(tmp_path / "b.sqlite", content)

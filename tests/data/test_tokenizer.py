@@ -4,7 +4,14 @@ import pytest
 
 from textcls.config import TokenizerConfig
 from textcls.data import sources
-from textcls.data.tokenizer import WordPieceTokenizer, fetch_tokenizer, make_tokenizer, read_tokenizer, train_tokenizer
+from textcls.data.tokenizer import (
+    WordPieceTokenizer,
+    _thinned,
+    fetch_tokenizer,
+    make_tokenizer,
+    read_tokenizer,
+    train_tokenizer,
+)
 from textcls.errors import DataError
 from textcls.files import write_text
 
@@ -91,3 +98,14 @@ def test_bert_base_cased_is_the_published_one(monkeypatch: pytest.MonkeyPatch) -
     assert tokenizer.pad_token == 0
     monkeypatch.setattr("textcls.data.tokenizer._download", None)  # from now on the cache is enough
     assert fetch_tokenizer("bert-base-cased").fingerprint == tokenizer.fingerprint
+
+
+@pytest.mark.parametrize("limit", [10, 50_000, 10**9])
+def test_of_many_texts_an_even_share_is_taken(monkeypatch: pytest.MonkeyPatch, texts: list[str], limit: int) -> None:
+    monkeypatch.setattr("textcls.data.tokenizer.MAX_CHARACTERS", limit)
+    kept = _thinned(iter(texts))
+    step = next(i for i, text in enumerate([*texts[1:], texts[-1]], 1) if len(kept) == 1 or text == kept[1])
+    assert kept == [text[:limit] for text in texts[:: step if len(kept) > 1 else len(texts)]]
+    size = sum(map(len, kept))
+    assert size <= limit
+    assert len(kept) == len(texts) or limit / 3 < size
