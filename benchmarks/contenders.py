@@ -94,7 +94,7 @@ def train_textcls(work: Work) -> Rate:
     """Two epochs of the real loop; the second one's rate, as the run itself reports it."""
     every_row = torch.arange(len(work.rows))
     data = TrainingData(
-        batcher=work.batcher, train_rows=every_row, valid_rows=every_row[:32], n_classes=len(work.stored.class_names)
+        batcher=work.batcher, train_rows=every_row, valid_rows=every_row[:32], class_names=work.stored.class_names
     )
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder)) as journal:
         Trainer(work.model(), data, work.config, torch.device("cpu"), Path(folder), journal).fit()

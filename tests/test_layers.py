@@ -10,8 +10,8 @@ LAYERS = [
     *("errors", "files", "display", "config", "metrics", "runtime"),
     *("data.dataset", "data.texts", "data.store", "data.encodings", "data.table", "data.separated", "data.formats"),
     *("data.splits", "data.labelled", "data.sources", "data.tokenizer", "data.encoded", "data.batcher"),
-    *("model", "artifact", "evaluate", "scorecard", "infer", "answers", "survey", "journal", "train", "finetune"),
-    *("cli", "__main__"),
+    *("model", "artifact", "checkpoint", "evaluate", "calibration", "scorecard", "infer", "answers", "survey"),
+    *("journal", "objective", "optimizer", "train", "finetune", "cli", "__main__"),
 ]
 ONLY_IN = {"typer": "cli", "sqlite3": "data.store", "peft": "finetune", "datasets": "data.sources"}
 FILES = {".".join(p.relative_to(PACKAGE).with_suffix("").parts): p for p in PACKAGE.rglob("*.py")}

@@ -9,14 +9,15 @@ import torch
 from conftest import SMALL
 from safetensors.torch import load_file
 
-from textcls import artifact
+from textcls import artifact, checkpoint
 from textcls.config import Config, OptimizerConfig, ScheduleConfig, recipe
 from textcls.data import sources
 from textcls.data.tokenizer import make_tokenizer
-from textcls.errors import ArtifactError, ConfigError, TrainingError
+from textcls.errors import ConfigError, TrainingError
 from textcls.journal import Journal
 from textcls.model import TransformerClassifier
-from textcls.train import Trainer, _training_texts, learning_rate, make_optimizer, prepare, train
+from textcls.optimizer import learning_rate, make_optimizer
+from textcls.train import Trainer, _training_texts, prepare, train
 
 CPU = torch.device("cpu")
 NOAM = ScheduleConfig(name="noam", lr=1e-2, warmup_steps=1000)
@@ -149,41 +150,12 @@ def test_the_best_epoch_by_validation_is_what_is_saved(tmp_path: Path) -> None:
     train(small(training={"epochs": 4}, schedule={"name": "constant", "lr": 1e-2}), device=CPU, folder=tmp_path)
     valid = [line for line in metrics(tmp_path) if line["split"] == "valid"]
     best = max(valid, key=lambda line: (line["accuracy"], -line["loss"]))
-    state = artifact.load_checkpoint(tmp_path / "checkpoints/last.pt")
+    state = checkpoint.load(tmp_path / "checkpoints")
     assert state["progress"]["best_epoch"] == best["epoch"]
-    kept = artifact.load_checkpoint(tmp_path / "checkpoints/best.pt")["model"]
     saved = weights(tmp_path)
-    assert all(torch.equal(saved[name], tensor) for name, tensor in kept.items())
+    assert all(torch.equal(saved[name], tensor) for name, tensor in state["best"].items())
     same = all(torch.equal(saved[name], tensor) for name, tensor in state["model"].items())
     assert same == (best["epoch"] == 4)
-
-
-def test_a_resumed_run_ends_with_the_same_bytes(
-    small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    epoch = Trainer._epoch
-
-    def stops_before_the_second(self: Trainer, number: int) -> None:
-        if number == 1:
-            raise KeyboardInterrupt
-        epoch(self, number)
-
-    monkeypatch.setattr(Trainer, "_epoch", stops_before_the_second)
-    with pytest.raises(KeyboardInterrupt):
-        train(small(), device=CPU, folder=tmp_path)
-    monkeypatch.setattr(Trainer, "_epoch", epoch)
-    train(small(), device=CPU, folder=tmp_path, resume=True)
-    assert (tmp_path / "model.safetensors").read_bytes() == (small_run / "model.safetensors").read_bytes()
-    assert timeless(tmp_path) == timeless(small_run)
-
-
-def test_resuming_nothing_or_something_else_is_refused(small_run: Path, tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="no checkpoint to resume from"):
-        train(small(), device=CPU, folder=tmp_path, resume=True)
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints/last.pt").write_bytes((small_run / "checkpoints/last.pt").read_bytes())
-    with pytest.raises(ConfigError, match=r"--resume: batch\.size was 32 .* and is 16 now"):
-        train(small(batch={"size": 16}), device=CPU, folder=tmp_path, resume=True)
 
 
 def test_training_anew_leaves_nothing_of_the_run_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +165,10 @@ def test_training_anew_leaves_nothing_of_the_run_before(tmp_path: Path, monkeypa
     monkeypatch.setattr(Trainer, "_epoch", _interrupted)
     with pytest.raises(KeyboardInterrupt):
         train(small(), device=CPU, folder=tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "experiment.log", "metrics.jsonl"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("config.json", "experiment.log", "metrics.jsonl", "checkpoints")
+    }
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000000.pt"]
 
 
 def _interrupted(*_: object) -> None:
@@ -226,16 +201,18 @@ def test_a_tokenizer_is_trained_without_the_validation_rows() -> None:
 def test_a_loss_that_is_not_finite_stops_with_step_rate_and_checkpoint(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
         run = trainer(tmp_path, small(), journal)
-        run._epoch(0)
+        run._epoch()
         with torch.no_grad():
             next(run.model.parameters()).fill_(math.nan)
         with pytest.raises(TrainingError) as caught:
-            run._epoch(1)
+            run._epoch()
+        with pytest.raises(TrainingError, match="the weights are no longer finite numbers"):
+            run.save()
     rate = learning_rate(run.config.schedule, 36, 70, 32)
     assert "step 36: the loss is not a finite number" in str(caught.value)
     assert f"learning rate of {rate:.3g}" in str(caught.value)
-    assert str(tmp_path / "checkpoints/last.pt") in str(caught.value)
-    kept = artifact.load_checkpoint(tmp_path / "checkpoints/last.pt")["model"]
+    assert str(tmp_path / "checkpoints/step-00000035.pt") in str(caught.value)
+    kept = checkpoint.load(tmp_path / "checkpoints")["model"]
     assert all(bool(torch.isfinite(tensor).all()) for tensor in kept.values())
 
 

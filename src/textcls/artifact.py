@@ -5,7 +5,7 @@
     tokenizer.json      the tokenizer
     metrics.jsonl       one object a logging step and one an epoch
     experiment.log      what the terminal showed, with times
-    checkpoints/        best.pt and last.pt, to go on from
+    checkpoints/        the newest two states of the training, to go on from
     adapter/            after finetuning: the LoRA adapter in PEFT's own format
 
 The weights file and the tokenizer.json beside it are enough to classify or to finetune, wherever they are copied.
@@ -15,11 +15,11 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from textcls.config import Config
@@ -43,6 +43,8 @@ class Artifact:
     config: Config
     class_names: tuple[str, ...]
     tokenizer: Tokenizer
+    temperature: float = 1.0
+    """What the logits were divided by to calibrate them; the model's head has it in it."""
 
 
 def new_model(config: Config, *, vocab_size: int, n_classes: int) -> TransformerClassifier:
@@ -59,13 +61,14 @@ def save(artifact: Artifact, folder: Path) -> None:
         "config": artifact.config.to_dict(),
         "class_names": artifact.class_names,
         "tokenizer": artifact.tokenizer.fingerprint,
+        "temperature": artifact.temperature,
     }
     metadata = {METADATA_KEY: json.dumps(about)}  # safetensors writes several keys in no fixed order
     weights = {name: tensor.detach().float().cpu().contiguous() for name, tensor in artifact.model.state_dict().items()}
     write_text(folder / TOKENIZER, artifact.tokenizer.to_json())
     write_text(folder / CONFIG, artifact.config.to_json())
     with replaced(folder / WEIGHTS) as temporary:
-        save_file(weights, temporary, metadata=metadata)
+        temporary.write_bytes(to_bytes(weights, metadata))  # not save_file, whose errors hide those of the disk
 
 
 def clear(folder: Path) -> None:
@@ -101,7 +104,7 @@ def load(weights: Path) -> Artifact:
     """
     try:
         with safe_open(weights, framework="pt") as file:
-            config, class_names, fingerprint = _read_metadata(weights, file.metadata() or {})
+            config, class_names, fingerprint, temperature = _read_metadata(weights, file.metadata() or {})
             tokenizer = _find_tokenizer(weights, config, fingerprint)
             with torch.device("meta"):  # no memory is taken for sizes that a file merely claims
                 model = new_model(config, vocab_size=tokenizer.vocab_size, n_classes=len(class_names))
@@ -113,10 +116,12 @@ def load(weights: Path) -> Artifact:
     _check_finite(weights, tensors)
     model.load_state_dict(tensors, assign=True)
     model.requires_grad_(True)
-    return Artifact(model=model.eval(), config=config, class_names=class_names, tokenizer=tokenizer)
+    return Artifact(
+        model=model.eval(), config=config, class_names=class_names, tokenizer=tokenizer, temperature=temperature
+    )
 
 
-def _read_metadata(weights: Path, metadata: dict[str, str]) -> tuple[Config, tuple[str, ...], str]:
+def _read_metadata(weights: Path, metadata: dict[str, str]) -> tuple[Config, tuple[str, ...], str, float]:
     if METADATA_KEY not in metadata:
         raise ArtifactError(f"{weights}: was not made by textcls (its metadata lacks the key {METADATA_KEY}).")
     try:
@@ -125,13 +130,14 @@ def _read_metadata(weights: Path, metadata: dict[str, str]) -> tuple[Config, tup
             raise ArtifactError(f"{weights}: its format is {about['format']}; this textcls reads format {FORMAT}.")
         config = Config().override(about["config"])
         class_names, fingerprint = about["class_names"], about["tokenizer"]
+        temperature = float(about.get("temperature", 1.0))
     except ConfigError as error:
         raise ArtifactError(f"{weights}: its configuration can't be used: {error}") from None
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
         raise ArtifactError(f"{weights}: its metadata is damaged ({type(error).__name__}: {error}).") from None
     if not isinstance(class_names, list) or not class_names or not all(isinstance(name, str) for name in class_names):
         raise ArtifactError(f"{weights}: its metadata is damaged (class_names is not a list of names).")
-    return config, tuple(class_names), fingerprint
+    return config, tuple(class_names), fingerprint, temperature
 
 
 def _find_tokenizer(weights: Path, config: Config, fingerprint: str) -> Tokenizer:
@@ -173,23 +179,3 @@ def _check_finite(weights: Path, tensors: dict[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
             raise ArtifactError(f"{weights}: the tensor {name} has values that aren't finite numbers.")
-
-
-def save_checkpoint(state: dict[str, Any], path: Path) -> None:
-    """Write the state of a training, whole or not at all."""
-    with replaced(path) as temporary:
-        torch.save(state, temporary)
-
-
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read the state of a training.
-
-    Raises:
-        ArtifactError: there is none, or it is damaged.
-    """
-    try:
-        return cast(dict[str, Any], torch.load(path, map_location="cpu", weights_only=True))
-    except FileNotFoundError:
-        raise ArtifactError(f"{path}: there is no checkpoint to resume from; train without --resume.") from None
-    except Exception as error:  # torch.load raises many kinds for a damaged file
-        raise ArtifactError(f"{path}: the checkpoint is damaged ({type(error).__name__}).") from error

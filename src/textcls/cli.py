@@ -1,10 +1,12 @@
 """The command line: each verb parses, calls one function and prints its result.
 
-Results go to stdout; progress and notes go to stderr. Exit codes: 0, 1 a user's error, 2 usage, 130 interrupted.
+Results go to stdout; progress and notes go to stderr. Exit codes: 0, 1 a user's error, 2 usage, 130 Ctrl-C, 143 a
+SIGTERM.
 """
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,14 +18,14 @@ import typer
 from typer.core import TyperGroup
 
 from textcls.config import Config, parse_override, read_toml, recipe
-from textcls.errors import ArtifactError, DataError, UserError
+from textcls.errors import ArtifactError, ConfigError, DataError, Interrupted, UserError
 
 if TYPE_CHECKING:  # torch takes a second to import: each verb imports what it needs
     from textcls.metrics import Counts
 
 
 class Verbs(TyperGroup):
-    """Turns a user's error into a sentence and exit code 1, and Ctrl-C into 130; a bug keeps its traceback."""
+    """Turns a user's error into a sentence and exit code 1, and a signal into its own; a bug keeps its traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -31,8 +33,11 @@ class Verbs(TyperGroup):
         except UserError as error:
             print(f"textcls: {error}", file=sys.stderr)
             raise typer.Exit(1) from None
+        except Interrupted as interruption:
+            print(f"textcls: {interruption}; go on with:\n{_resume_command()}", file=sys.stderr)
+            raise typer.Exit(interruption.exit_code) from None
         except KeyboardInterrupt:
-            print("textcls: interrupted; a training goes on with --resume", file=sys.stderr)
+            print("textcls: interrupted; a training goes on from its last checkpoint with --resume", file=sys.stderr)
             raise typer.Exit(130) from None
 
 
@@ -55,6 +60,18 @@ Overrides = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="One key to change, such as transformer.d_model=256; repeatable."),
 ]
 Epochs = Annotated[int | None, typer.Option(help="Same as --set training.epochs=N.")]
+Steps = Annotated[int | None, typer.Option(help="Updates, instead of epochs; same as --set training.steps=N.")]
+Patience = Annotated[int | None, typer.Option(help="Stop after N epochs without a better one; training.patience.")]
+ClassWeights = Annotated[
+    str | None,
+    typer.Option(metavar="balanced|NAME=W,...", help="How much a row counts by its class; training.class_weights."),
+]
+Calibrate = Annotated[
+    bool | None, typer.Option("--calibrate", help="Fit probabilities to the validation rows; training.calibrate.")
+]
+CheckpointEvery = Annotated[
+    str | None, typer.Option(metavar="N|TIME", help="Steps, or 90s, 10m, 2h; training.checkpoint_every.")
+]
 BatchSize = Annotated[int | None, typer.Option(help="Same as --set batch.size=N.")]
 Seed = Annotated[int | None, typer.Option(help="Same as --set training.seed=N.")]
 TextColumns = Annotated[
@@ -93,7 +110,12 @@ def train(
     dtype: Dtype = None,
     out: Out = None,
     epochs: Epochs = None,
+    steps: Steps = None,
     batch_size: BatchSize = None,
+    patience: Patience = None,
+    class_weights: ClassWeights = None,
+    calibrate: Calibrate = None,
+    checkpoint_every: CheckpointEvery = None,
     seed: Seed = None,
     text_column: TextColumns = None,
     label_column: LabelColumn = None,
@@ -105,7 +127,17 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a classifier from random weights, save the best epoch's, and test it."""
-    flags = _flags(epochs, batch_size, seed, dtype)
+    flags = _flags(
+        batch_size,
+        epochs=epochs,
+        steps=steps,
+        patience=patience,
+        class_weights=class_weights,
+        calibrate=calibrate,
+        checkpoint_every=checkpoint_every,
+        seed=seed,
+        dtype=dtype,
+    )
     flags["data"] = _reading(text_column, label_column, encoding, separator, drop_duplicates)
     settings = _configure(recipe(dataset), config, overrides or [], flags)
     folder = out or _run_folder(dataset)
@@ -136,7 +168,12 @@ def finetune(
     dtype: Dtype = None,
     out: Out = None,
     epochs: Epochs = None,
+    steps: Steps = None,
     batch_size: BatchSize = None,
+    patience: Patience = None,
+    class_weights: ClassWeights = None,
+    calibrate: Calibrate = None,
+    checkpoint_every: CheckpointEvery = None,
     seed: Seed = None,
     text_column: TextColumns = None,
     label_column: LabelColumn = None,
@@ -148,7 +185,17 @@ def finetune(
     as_json: Json = False,
 ) -> None:
     """Carry a trained classifier to another data set with LoRA, merge, save, and test it."""
-    flags = _flags(epochs, batch_size, seed, dtype)
+    flags = _flags(
+        batch_size,
+        epochs=epochs,
+        steps=steps,
+        patience=patience,
+        class_weights=class_weights,
+        calibrate=calibrate,
+        checkpoint_every=checkpoint_every,
+        seed=seed,
+        dtype=dtype,
+    )
     flags["lora"] = _given(rank=rank, alpha=alpha)
     flags["data"] = _reading(text_column, label_column, encoding, separator, drop_duplicates)
     settings = _configure(recipe(dataset), config, overrides or [], {"data": flags["data"]})
@@ -281,6 +328,12 @@ def data(
     print(json.dumps(found.to_dict()) if as_json else found.table())
 
 
+def _resume_command() -> str:
+    """The command that goes on with the run of this one."""
+    kept = [word for word in sys.argv[1:] if word not in ("--overwrite", "--resume")]
+    return shlex.join(["textcls", *kept, "--resume"])
+
+
 def _start(dataset: str, settings: Config) -> None:
     """Show notes on stderr, and refuse a data set that doesn't exist before torch is imported."""
     from textcls.data import sources
@@ -313,9 +366,14 @@ def _reading(
     )
 
 
-def _flags(epochs: int | None, batch_size: int | None, seed: int | None, dtype: str | None) -> dict[str, Any]:
+def _flags(batch_size: int | None, **training: Any) -> dict[str, Any]:
     """The keys that have a flag of their own, where it was given."""
-    return {"training": _given(epochs=epochs, seed=seed, dtype=dtype), "batch": _given(size=batch_size)}
+    given = _given(**training)
+    if {"epochs", "steps"} <= given.keys():
+        raise ConfigError("--steps: says how long to train, as --epochs does; give one of them.")
+    if "epochs" in given:
+        given["steps"] = 0  # over a file's
+    return {"training": given, "batch": _given(size=batch_size)}
 
 
 def _given(**flags: Any) -> dict[str, Any]:
@@ -335,10 +393,10 @@ def _configure(base: Config, file: Path | None, overrides: list[str], flags: dic
 def _claim(folder: Path, resume: bool, overwrite: bool) -> None:
     """Refuse a folder that can't be written, has nothing to resume, or holds a run that nobody said to replace."""
     _check_folder(folder)
-    checkpoints, weights = folder / "checkpoints", folder / "model.safetensors"
-    if resume and not (checkpoints / "last.pt").exists():
+    has_checkpoint = any((folder / "checkpoints").glob("step-*.pt"))
+    if resume and not has_checkpoint:
         raise ArtifactError(f"{folder}: has no checkpoint to resume from; train without --resume.")
-    if (checkpoints.exists() or weights.exists()) and not (resume or overwrite):
+    if (has_checkpoint or (folder / "model.safetensors").exists()) and not (resume or overwrite):
         raise ArtifactError(
             f"{folder}: holds a run already; add --resume to go on with it, --overwrite to replace it, or --out DIR."
         )

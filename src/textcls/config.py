@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -116,11 +117,26 @@ class TrainingConfig:
     """The loop."""
 
     epochs: int = 5
+    steps: int = 0
+    """Stop after this many updates instead, be it within an epoch; 0 goes by `epochs`."""
+    patience: int = 0
+    """Stop after this many epochs in a row that were none of them the best; 0 never does."""
     seed: int = 0
     dtype: Literal["f32", "f16", "bf16"] = "f32"
     """Of the forward pass's matrix products (autocast); weights are f32 always."""
+    accumulate: int = 1
+    """Batches whose gradients make one update: as if a batch were that much larger, in the memory of one."""
+    label_smoothing: float = 0.0
+    """Share of each label that is spread evenly over all classes."""
+    class_weights: str = "none"
+    """How much a row counts by its class: "none", "balanced", or as in "spam=3, ham=0.5"; one not named counts 1."""
+    calibrate: bool = False
+    """Scale the trained model's logits by a temperature that fits its probabilities to the validation rows."""
     log_every: int = 50
     """Steps between two lines of metrics.jsonl."""
+    checkpoint_every: str = "10m"
+    """Between two checkpoints within an epoch: steps, as in "500", or time, as in "90s", "10m", "2h"; each epoch's end
+    has one as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +244,21 @@ def first_difference(then: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[s
         if old != new:
             return key, old, new
     return None
+
+
+def checkpoint_interval(text: str) -> tuple[int, float]:
+    """A `training.checkpoint_every` as (steps, seconds), of which the other is 0.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    match = re.fullmatch(r"([1-9]\d{0,8})([smh]?)", text)
+    if match is None:
+        raise ConfigError(
+            f"training.checkpoint_every: {text!r} can't work; give steps, as in 500, or a time, as in 90s, 10m or 2h."
+        )
+    number, unit = int(match[1]), match[2]
+    return (0, number * {"s": 1.0, "m": 60.0, "h": 3600.0}[unit]) if unit else (number, 0.0)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -349,7 +380,11 @@ _RANGES: dict[str, tuple[float, float]] = {
     "schedule.lr": (1e-12, 100),
     "schedule.warmup_steps": (1, _MAX_INT),
     "training.epochs": (1, 1_000_000),
+    "training.steps": (0, _MAX_INT),
+    "training.patience": (0, 1_000_000),
     "training.seed": (0, _MAX_INT),
+    "training.accumulate": (1, 65_536),
+    "training.label_smoothing": (0, 0.99),
     "training.log_every": (1, _MAX_INT),
     "lora.rank": (1, 4_096),
     "lora.alpha": (1, 1_000_000),
@@ -367,6 +402,7 @@ def _check_ranges(config: Config) -> None:
         value = getattr(getattr(config, section), name)
         if not least <= value <= most or not math.isfinite(value):
             raise ConfigError(f"{key}: {value} can't work; give a value from {least:g} to {most:g}.")
+    checkpoint_interval(config.training.checkpoint_every)
     d_model, n_heads = config.transformer.d_model, config.transformer.n_heads
     if d_model % n_heads:
         fitting = max(n for n in range(1, n_heads + 1) if d_model % n == 0)

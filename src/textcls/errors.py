@@ -24,5 +24,17 @@ class DeviceError(UserError):
     """A device that isn't there; the message lists those that are."""
 
 
+class StorageError(UserError):
+    """A file that can't be written: a full, read-only or failing disk; the message names the file."""
+
+
 class TrainingError(UserError):
     """A training that can't go on (a loss that isn't finite); the message names the step."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A training that a signal asked to stop, and that has saved its state; not a mistake, so no `UserError`."""
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal_number  # as shells have it: 130 for SIGINT, 143 for SIGTERM

@@ -13,11 +13,10 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
 
-from textcls.artifact import ADAPTER, CONFIG, Artifact, new_model
+from textcls.artifact import ADAPTER, Artifact, new_model
 from textcls.config import Config, Size, recipe
 from textcls.data import sources
 from textcls.errors import ConfigError
-from textcls.files import write_text
 from textcls.journal import Journal
 from textcls.metrics import Counts
 from textcls.model import TransformerClassifier
@@ -82,7 +81,6 @@ def finetune(base: Artifact, config: Config, *, device: torch.device, folder: Pa
     check_same_model(base.config, config)
     seed_everything(config.training.seed)
     with Journal(folder, resume=resume) as journal:
-        write_text(folder / CONFIG, config.to_json())
         stored = sources.load(config.dataset, config.data)
         data = prepare(config, stored, base.tokenizer)
         model = new_model(config, vocab_size=base.tokenizer.vocab_size, n_classes=len(base.class_names))
@@ -93,4 +91,4 @@ def finetune(base: Artifact, config: Config, *, device: torch.device, folder: Pa
         adapted.save_pretrained(str(folder / ADAPTER), save_embedding_layers=False)
         merged = merge(adapted)
         artifact = Artifact(model=merged, config=config, class_names=stored.class_names, tokenizer=base.tokenizer)
-        return finish(artifact, stored, folder, device)
+        return finish(trainer, artifact, stored)

@@ -2,16 +2,19 @@
 
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from tqdm import tqdm
 
 from textcls.artifact import LOG, METRICS
+from textcls.errors import ArtifactError, StorageError
+from textcls.files import writing
 
 PLAIN_INTERVAL_S = 30
 log = logging.getLogger("textcls")
@@ -26,6 +29,14 @@ class _TerminalHandler(logging.Handler):
         tqdm.write(self.format(record), file=sys.stderr)
 
 
+class _LogFile(logging.FileHandler):
+    """Stops the run where a line can't be written, rather than print a traceback for each."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # the standard library's name
+        with writing(Path(self.baseFilename)):
+            raise  # the error that is being handled
+
+
 def show_notes() -> None:
     """Let the package's notes appear on stderr."""
     if not any(isinstance(handler, _TerminalHandler) for handler in log.handlers):
@@ -37,11 +48,18 @@ class Journal:
     """The record of one run."""
 
     def __init__(self, folder: Path, *, resume: bool = False) -> None:
-        """Open the folder's files: to go on writing if resuming, else afresh."""
-        folder.mkdir(parents=True, exist_ok=True)
+        """Open the folder's files: to go on writing if resuming, else afresh.
+
+        Raises:
+            StorageError: the folder can't be made, or written.
+        """
         mode = "a" if resume else "w"
-        self._metrics = (folder / METRICS).open(mode, encoding="utf-8")
-        self._handler = logging.FileHandler(folder / LOG, mode=mode, encoding="utf-8")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._metrics = (folder / METRICS).open(mode, encoding="utf-8")
+            self._handler = _LogFile(folder / LOG, mode=mode, encoding="utf-8")
+        except OSError as error:
+            raise StorageError(f"{folder}: can't be written ({error.strerror}); give a folder with --out.") from error
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         log.addHandler(self._handler)
         log.setLevel(logging.INFO)
@@ -51,23 +69,34 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         log.removeHandler(self._handler)
-        self._handler.close()
-        self._metrics.close()
+        for file in (self._handler, self._metrics):
+            with suppress(OSError):  # each line was flushed; one that could not be has raised its error already
+                file.close()
 
     def metrics(self, values: dict[str, Any]) -> None:
         """Append an object to metrics.jsonl."""
-        self._metrics.write(json.dumps(values) + "\n")
-        self._metrics.flush()
+        with writing(Path(self._metrics.name)):
+            self._metrics.write(json.dumps(values) + "\n")
+            self._metrics.flush()
 
-    @property
-    def metrics_bytes(self) -> int:
-        """The size of metrics.jsonl."""
-        return self._metrics.tell()
+    def sync(self) -> int:
+        """Flush metrics.jsonl down to the disk: its size in bytes, for `rewind`."""
+        with writing(Path(self._metrics.name)):
+            os.fsync(self._metrics.fileno())
+        return os.fstat(self._metrics.fileno()).st_size
 
     def rewind(self, size: int) -> None:
-        """Cut metrics.jsonl back to `size` bytes: what was written after the checkpoint will be written again."""
-        self._metrics.seek(size)
-        self._metrics.truncate()
+        """Cut metrics.jsonl back to `size` bytes: what was written after the checkpoint will be written again.
+
+        Raises:
+            ArtifactError: it has fewer; lines were lost that no resumed run would write again.
+        """
+        if (present := os.fstat(self._metrics.fileno()).st_size) < size:
+            raise ArtifactError(
+                f"{self._metrics.name}: has {present} bytes, and had {size} at the checkpoint; put the file back that "
+                "was there, or train anew with --overwrite."
+            )
+        self._metrics.truncate(size)
 
 
 class Bar:

@@ -3,7 +3,9 @@
 Shapes: B rows, C classes, K calibration bins.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -35,6 +37,13 @@ class Counts:
     def __post_init__(self) -> None:
         self.confusion = torch.zeros(self.n_classes, self.n_classes, dtype=torch.int64)
         self.bins = torch.zeros(3, CALIBRATION_BINS, dtype=torch.float64)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Counts with the values that another's `vars()` had."""
+        counts = cls(values["n_classes"])
+        vars(counts).update(values)
+        return counts
 
     def add(self, logits: Tensor, labels: Tensor, loss_sum: float) -> None:
         """Count a batch: logits (B, C), labels (B,), and the cross-entropy summed over its rows (nats)."""

@@ -73,7 +73,8 @@ class Attention(nn.Module):
         """The same with scores dropped before the softmax, as the original has it; SDPA could drop weights only."""
         scores = self.score_dropout(query @ key.mT / math.sqrt(query.shape[-1]))
         if mask is not None:
-            scores = scores.masked_fill(~mask, -math.inf)
+            # Not -inf: a row that is nothing but padding would have no weights, but 0 / 0.
+            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
         attended: Tensor = scores.softmax(-1) @ value
         return attended
 

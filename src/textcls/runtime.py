@@ -1,10 +1,14 @@
-"""The machine a run is on: device, dtype, seed, memory."""
+"""The machine a run is on: device, dtype, seed, signals, memory."""
 
+import os
+import signal
 import sys
+import threading
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Literal
+from typing import Any, Literal, Self
 
 import torch
+from torch import Tensor
 
 from textcls.errors import DeviceError
 
@@ -36,6 +40,49 @@ def resolve_device(name: str) -> torch.device:
 def seed_everything(seed: int) -> None:
     """Seed torch on every device; data order has generators of its own, derived from the same seed."""
     torch.manual_seed(seed)
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """Where torch's random streams are: the CPU's, and that of the device."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type != "cpu":
+        state[device.type] = torch.get_device_module(device).get_rng_state()
+    return state
+
+
+def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
+    """Take up the streams where `random_state` saw them; a device it was not on keeps its own."""
+    torch.set_rng_state(state["cpu"])
+    if device.type in state and device.type != "cpu":
+        torch.get_device_module(device).set_rng_state(state[device.type])
+
+
+class StopRequest:
+    """While entered, the first SIGINT or SIGTERM is only noted; one more acts as if this weren't there.
+
+    Only the main thread of a process can take signals; in any other this does nothing.
+    """
+
+    received: int | None = None
+    """The number of the signal that came."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: object) -> None:
+        self.received = number
+        self.__exit__()
+        with suppress(OSError):  # of a stderr that is gone
+            os.write(2, b"\ntextcls: stopping after this step; once more stops at once\n")  # print isn't safe here
 
 
 def autocast(device: torch.device, dtype: str) -> AbstractContextManager[object]:

@@ -1,33 +1,47 @@
-"""The training loop, which train and finetune share, with its optimizer and schedule; and `textcls train` itself."""
+"""The training loop, which train and finetune share; and `textcls train` itself."""
 
+import hashlib
 import logging
 import math
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from textcls import artifact as artifacts
+from textcls import checkpoint
 from textcls.artifact import CHECKPOINTS, CONFIG, Artifact, new_model
-from textcls.config import Config, OptimizerConfig, ScheduleConfig, first_difference
+from textcls.calibration import calibrate
+from textcls.config import Config, checkpoint_interval, first_difference
 from textcls.data import sources
-from textcls.data.batcher import Batch, Batcher, carve, epoch_batches, epoch_rows
+from textcls.data.batcher import Batcher, carve, epoch_batches, epoch_rows
 from textcls.data.encoded import encode_split
 from textcls.data.store import StoredData
 from textcls.data.tokenizer import Tokenizer, make_tokenizer
-from textcls.errors import ConfigError, TrainingError
+from textcls.errors import ConfigError, DataError, Interrupted, TrainingError
 from textcls.evaluate import evaluate, evaluate_split, logits_and_loss
-from textcls.files import write_text
+from textcls.files import sweep, write_text
 from textcls.journal import Bar, Journal, bar
 from textcls.metrics import Counts
 from textcls.model import count_parameters
-from textcls.runtime import autocast, device_metrics, peak_memory_mib, seed_everything
+from textcls.objective import Objective, class_weights
+from textcls.optimizer import learning_rate, make_optimizer
+from textcls.runtime import (
+    StopRequest,
+    autocast,
+    device_metrics,
+    peak_memory_mib,
+    random_state,
+    seed_everything,
+    set_random_state,
+)
 
+MAX_SKIPPED = 20  # after as many halvings a loss scale of 2^16 is below 1: the overflow isn't the scale's
 log = logging.getLogger(__name__)
 
 
@@ -38,7 +52,23 @@ class TrainingData:
     batcher: Batcher
     train_rows: Tensor  # row numbers, int64
     valid_rows: Tensor
-    n_classes: int
+    class_names: tuple[str, ...]
+    digest: str = ""
+    """Of the rows and of the tokenizer."""
+
+    @property
+    def n_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.class_names)
+
+    def summary(self) -> dict[str, Any]:
+        """What a resumed training must find unchanged."""
+        return {
+            "classes": list(self.class_names),
+            "training rows": len(self.train_rows),
+            "validation rows": len(self.valid_rows),
+            "digest": self.digest,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,43 +80,18 @@ class Progress:
     best_epoch: int = 0
     best_accuracy: float = -1.0
     best_loss: float = math.inf
-    metrics_bytes: int = 0
+    skipped: int = 0
+    """Steps whose gradient overflowed in f16, and was not applied."""
+    skipped_in_a_row: int = 0
 
 
-def learning_rate(schedule: ScheduleConfig, step: int, n_steps: int, d_model: int) -> float:
-    """The learning rate of step 1 ... n_steps.
+@dataclass(kw_only=True)
+class EpochSoFar:
+    """What is summed over the batches of the epoch that is under way."""
 
-    linear: lr * min(step / warmup, (n_steps - step) / (n_steps - warmup)), which ends at 0.
-    noam: lr * d_model^-0.5 * min(step^-0.5, step * warmup^-1.5)  (Vaswani et al. 2017, arXiv:1706.03762, eq. 3)
-    constant: lr
-    """
-    warmup = schedule.warmup_steps
-    if schedule.name == "noam":
-        return float(schedule.lr * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5))
-    if schedule.name == "constant":
-        return schedule.lr
-    warmup = min(warmup, max(1, n_steps // 2))  # a run shorter than its warm-up still comes down again
-    if step < warmup:
-        return schedule.lr * step / warmup
-    return schedule.lr * (n_steps - step) / max(1, n_steps - warmup)
-
-
-def make_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
-    """The optimizer over the parameters that are trained.
-
-    "adamw" decays matrices, and neither embeddings, biases nor norms (Loshchilov & Hutter 2017, arXiv:1711.05101);
-    "adam" adds weight_decay * parameter to every gradient, as the original does.
-    """
-    settings: dict[str, Any] = {"betas": (config.beta1, config.beta2), "eps": config.eps, "fused": True}
-    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    if config.name == "adam":
-        return torch.optim.Adam(trained.values(), weight_decay=config.weight_decay, **settings)
-    decayed = {name for name, parameter in trained.items() if parameter.ndim == 2 and "embeddings." not in name}
-    groups = [
-        {"params": [trained[name] for name in trained if name in decayed], "weight_decay": config.weight_decay},
-        {"params": [trained[name] for name in trained if name not in decayed], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, **settings)
+    counts: Counts
+    n_tokens: int = 0
+    seconds: float = 0.0
 
 
 class Trainer:
@@ -104,55 +109,70 @@ class Trainer:
         self.optimizer = make_optimizer(model, config.optimizer)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.training.dtype == "f16")
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.progress = Progress()
+        self.objective = _objective(config, data, device)
         size = config.data.rows_per_epoch or len(data.train_rows)
-        self.steps_per_epoch = math.ceil(size / config.batch.size)
-        self.n_steps = self.steps_per_epoch * config.training.epochs
+        self.steps_per_epoch = math.ceil(math.ceil(size / config.batch.size) / config.training.accumulate)
+        self.n_steps = config.training.steps or self.steps_per_epoch * config.training.epochs
+        self.n_epochs = math.ceil(self.n_steps / self.steps_per_epoch)
+        self.progress = Progress()
+        self.so_far = EpochSoFar(counts=Counts(data.n_classes))
+        self.best: dict[str, Tensor] = {}  # the weights of the best epoch, on the CPU
+        self.stop = StopRequest()
+        self.saved_step, self.saved_at = 0, time.monotonic()
 
     def fit(self) -> Progress:
-        """Train every epoch that isn't done yet, and leave the model with the weights of the best one."""
-        for epoch in range(self.progress.epoch, self.config.training.epochs):
-            self._epoch(epoch)
-        best = artifacts.load_checkpoint(self.folder / CHECKPOINTS / "best.pt")
-        self.model.load_state_dict(best["model"])
+        """Train what isn't done yet, and leave the model with the weights of the best epoch.
+
+        Raises:
+            Interrupted: a signal asked to stop; the state is saved.
+            TrainingError: the loss is not finite.
+            StorageError: a checkpoint can't be written.
+        """
+        with StopRequest() as self.stop:
+            while self.progress.epoch < self.n_epochs and not self._out_of_patience():
+                self._epoch()
+        self.model.load_state_dict(self.best)
         return self.progress
 
-    def _epoch(self, epoch: int) -> None:
-        """Train one epoch, evaluate it, and write the checkpoints."""
-        started = time.perf_counter()
-        train, n_tokens = self._train_epoch(epoch)
-        seconds = time.perf_counter() - started
+    def _out_of_patience(self) -> bool:
+        patience, stale = self.config.training.patience, self.progress.epoch - self.progress.best_epoch
+        if patience and stale >= patience:
+            log.info("stopping early: no epoch after the %d. was better", self.progress.best_epoch)
+            return True
+        return False
+
+    def _epoch(self) -> None:
+        """Train what is left of an epoch, evaluate it, and write a checkpoint."""
+        self._train_epoch()
         dtype = self.config.training.dtype
         valid = evaluate(self.model, self.data.batcher, self.data.valid_rows, self.data.n_classes, self.device, dtype)
-        speed = {"rows_per_second": train.rows / seconds, "tokens_per_second": n_tokens / seconds}
-        memory = {"peak_memory_mib": peak_memory_mib(), **device_metrics(self.device)}
-        position = {"epoch": epoch + 1, "step": self.progress.step}
-        self.journal.metrics({**position, "split": "train", **_rates(train), "lr": self._lr(), **speed, **memory})
-        self.journal.metrics({**position, "split": "valid", **_rates(valid)})
-        log.info(_epoch_line(epoch, self.config.training.epochs, train, valid, self._lr(), speed, memory))
-        better = (valid.accuracy, -valid.loss) > (self.progress.best_accuracy, -self.progress.best_loss)
-        if better:
-            self.progress = replace(
-                self.progress, best_epoch=epoch + 1, best_accuracy=valid.accuracy, best_loss=valid.loss
-            )
-            artifacts.save_checkpoint({"model": self.model.state_dict()}, self.folder / CHECKPOINTS / "best.pt")
-        self.progress = replace(self.progress, epoch=epoch + 1, metrics_bytes=self.journal.metrics_bytes)
-        artifacts.save_checkpoint(self.state(), self.folder / CHECKPOINTS / "last.pt")
+        self._record(valid)
+        epoch = self.progress.epoch + 1
+        if (valid.accuracy, -valid.loss) > (self.progress.best_accuracy, -self.progress.best_loss):
+            self.progress = replace(self.progress, best_epoch=epoch, best_accuracy=valid.accuracy, best_loss=valid.loss)
+            self.best = {name: tensor.cpu().clone() for name, tensor in self.model.state_dict().items()}
+        self.progress = replace(self.progress, epoch=epoch)
+        self.so_far = EpochSoFar(counts=Counts(self.data.n_classes))
+        self._checkpoint(due=True)
 
-    def _train_epoch(self, epoch: int) -> tuple[Counts, int]:
-        """Train on one epoch's batches: the counts over its rows, and how many tokens they had."""
+    def _train_epoch(self) -> None:
+        """Train on the epoch's batches that are left."""
         self.model.train()
-        counts, n_tokens = Counts(self.data.n_classes), 0
-        batches = self._batches(epoch)
-        with bar(f"epoch {epoch + 1}/{self.config.training.epochs}", len(batches)) as shown:
-            for indices in batches:
-                batch = self.data.batcher.batch(indices)
-                assert batch.labels is not None
-                logits, loss = self._step(batch.to(self.device))
-                counts.add(logits, batch.labels, loss * len(logits))
-                n_tokens += int(batch.keep.sum())
-                self._report(counts, epoch, shown)
-        return counts, n_tokens
+        steps = self._steps(self.progress.epoch)
+        n_done = self.progress.step - self.progress.epoch * self.steps_per_epoch
+        with bar(f"epoch {self.progress.epoch + 1}/{self.n_epochs}", len(steps), n_done) as shown:
+            for batches in steps[n_done:]:
+                started = time.perf_counter()
+                self._step(batches)
+                self.so_far.seconds += time.perf_counter() - started
+                self._report(shown)
+                self._checkpoint(due=self._is_due())
+
+    def _steps(self, epoch: int) -> list[list[Tensor]]:
+        """The batches of each of an epoch's steps, as row numbers."""
+        batches, each = self._batches(epoch), self.config.training.accumulate
+        steps = [batches[start : start + each] for start in range(0, len(batches), each)]
+        return steps[: self.n_steps - epoch * self.steps_per_epoch]
 
     def _batches(self, epoch: int) -> list[Tensor]:
         config = self.config
@@ -166,75 +186,174 @@ class Trainer:
         seed = config.training.seed + epoch
         return epoch_batches(self.data.batcher, self.data.train_rows[chosen], config.batch.size, seed)
 
-    def _step(self, batch: Batch) -> tuple[Tensor, float]:
-        """One update: (logits, mean loss)."""
-        rate = self._lr(self.progress.step + 1)
+    def _step(self, batches: Sequence[Tensor]) -> None:
+        """One update, from the rows of all its batches."""
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = self._lr(self.progress.step + 1)
+        n_rows = sum(map(len, batches))
+        for indices in batches:
+            self._backward(indices, len(indices) / n_rows)
+        self._update()
+
+    def _backward(self, indices: Tensor, share: float) -> None:
+        """Add a batch's gradient, times its share of the step's rows."""
+        batch = self.data.batcher.batch(indices)
+        assert batch.labels is not None
+        moved = batch.to(self.device)
+        assert moved.labels is not None
         with autocast(self.device, self.config.training.dtype):
-            logits, loss = logits_and_loss(self.model, batch)
+            logits, loss = logits_and_loss(self.model, moved)
         value = loss.item()
-        if not math.isfinite(value):
-            raise TrainingError(self._not_finite(rate))
-        self.scaler.scale(loss).backward()
+        if not math.isfinite(value) and not self.scaler.is_enabled():
+            raise TrainingError(self._not_finite("the loss is not a finite number"))
+        self.scaler.scale(self.objective(logits, moved.labels) * share).backward()
+        if math.isfinite(value):
+            self.so_far.counts.add(logits, batch.labels, value * len(logits))
+            self.so_far.n_tokens += int(batch.keep.sum())
+
+    def _update(self) -> None:
+        """Apply the gradient; in f16, leave it out where it has overflowed, and scale the next loss down."""
         if self.config.optimizer.clip_norm:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.parameters, self.config.optimizer.clip_norm)
+        scale = self.scaler.get_scale()
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
-        self.progress = replace(self.progress, step=self.progress.step + 1)
-        return logits, value
+        skipped = self.scaler.get_scale() < scale
+        self.progress = replace(
+            self.progress,
+            step=self.progress.step + 1,
+            skipped=self.progress.skipped + skipped,
+            skipped_in_a_row=self.progress.skipped_in_a_row + 1 if skipped else 0,
+        )
+        if self.progress.skipped_in_a_row == MAX_SKIPPED:
+            raise TrainingError(self._not_finite(f"{MAX_SKIPPED} steps in a row overflowed in f16"))
 
     def _lr(self, step: int | None = None) -> float:
         """The learning rate of a step, by default that of the last one done."""
         step = self.progress.step if step is None else step
         return learning_rate(self.config.schedule, step, self.n_steps, self.config.transformer.d_model)
 
-    def _report(self, counts: Counts, epoch: int, shown: Bar) -> None:
+    def _report(self, shown: Bar) -> None:
+        counts = self.so_far.counts
         shown.advance({"loss": f"{counts.loss:.4f}", "accuracy": f"{counts.accuracy:.4f}"})
         if self.progress.step % self.config.training.log_every == 0:
-            position = {"epoch": epoch + 1, "step": self.progress.step}
+            position = {"epoch": self.progress.epoch + 1, "step": self.progress.step}
             self.journal.metrics({**position, "split": "train", "so_far": True, **_rates(counts), "lr": self._lr()})
 
-    def _not_finite(self, rate: float) -> str:
-        last = self.folder / CHECKPOINTS / "last.pt"
-        kept = f"the last good state is {last}" if self.progress.epoch else "no epoch was complete yet"
+    def _record(self, valid: Counts) -> None:
+        """Write an epoch's lines."""
+        train, seconds = self.so_far.counts, self.so_far.seconds
+        speed = {"rows_per_second": train.rows / seconds, "tokens_per_second": self.so_far.n_tokens / seconds}
+        memory = {"peak_memory_mib": peak_memory_mib(), **device_metrics(self.device)}
+        position = {"epoch": self.progress.epoch + 1, "step": self.progress.step}
+        skipped = {"skipped_steps": self.progress.skipped} if self.scaler.is_enabled() else {}
+        self.journal.metrics(
+            {**position, "split": "train", **_rates(train), "lr": self._lr(), **skipped, **speed, **memory}
+        )
+        self.journal.metrics({**position, "split": "valid", **_rates(valid)})
+        log.info(
+            "epoch %d/%d: %s; %s; lr %.2e, %s",
+            *(self.progress.epoch + 1, self.n_epochs, _shown("train", train), _shown("valid", valid), self._lr()),
+            ", ".join(
+                f"{value:.0f} {name.replace('_', ' ')}" for name, value in {**skipped, **speed, **memory}.items()
+            ),
+        )
+
+    def _not_finite(self, what: str) -> str:
+        """What to say of a training that went astray in the step after those done."""
+        kept = checkpoint.found(self.folder / CHECKPOINTS)
         return (
-            f"step {self.progress.step + 1}: the loss is not a finite number at a learning rate of {rate:.3g}; {kept}; "
+            f"step {self.progress.step + 1}: {what} at a learning rate of {self._lr(self.progress.step + 1):.3g}; "
+            f"{f'the last good state is {kept[0]}' if kept else 'no state was saved yet'}; "
             "try a smaller --set schedule.lr, or --dtype f32."
         )
+
+    def _is_due(self) -> bool:
+        """Whether it is time for a checkpoint within an epoch."""
+        steps, seconds = checkpoint_interval(self.config.training.checkpoint_every)
+        if steps:
+            return self.progress.step - self.saved_step >= steps
+        return time.monotonic() - self.saved_at >= seconds
+
+    def _checkpoint(self, *, due: bool) -> None:
+        """Save where it is time to, and where a signal asked to stop do so, then stop."""
+        stop = self.stop.received
+        if due or stop is not None:
+            self.save()
+        if stop is not None:
+            done = f"stopped after step {self.progress.step:,} of {self.n_steps:,}, and saved"
+            raise Interrupted(f"{signal.Signals(stop).name}: {done}", stop)
+
+    def save(self) -> None:
+        """Write a checkpoint.
+
+        Raises:
+            TrainingError: the weights aren't finite; the states before are kept.
+            StorageError: it can't be written; the states before are kept.
+        """
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.parameters):
+            raise TrainingError(self._not_finite("the weights are no longer finite numbers"))
+        checkpoint.save(self.state(), self.folder / CHECKPOINTS, self.progress.step)
+        self.saved_step, self.saved_at = self.progress.step, time.monotonic()
 
     def state(self) -> dict[str, Any]:
         """Everything that it takes to go on from here as if never stopped."""
         return {
             "config": self.config.to_dict(),
+            "data": self.data.summary(),
             "progress": asdict(self.progress),
+            "so_far": {**vars(self.so_far), "counts": vars(self.so_far.counts)},
+            "metrics_bytes": self.journal.sync(),
             "model": self.model.state_dict(),
+            "best": self.best,
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
-            "random": torch.get_rng_state(),
+            "random": random_state(self.device),
         }
 
     def resume(self) -> None:
-        """Take up the state of the folder's last checkpoint.
+        """Take up the newest whole checkpoint of the folder.
 
         Raises:
-            ArtifactError: there is none, or it is damaged.
+            ArtifactError: there is none.
             ConfigError: it was made with another configuration.
+            DataError: it was made with other data.
         """
-        path = self.folder / CHECKPOINTS / "last.pt"
-        state = artifacts.load_checkpoint(path)
-        if difference := first_difference(state["config"], self.config.to_dict()):
-            key, then, now = difference
-            raise ConfigError(f"--resume: {key} was {then} in {path}, and is {now} now; resume with that of then.")
+        state = checkpoint.load(self.folder / CHECKPOINTS)
+        self._check_same(state)
+        self.journal.rewind(state["metrics_bytes"])
         self.progress = Progress(**state["progress"])
+        self.so_far = EpochSoFar(**{**state["so_far"], "counts": Counts.of(state["so_far"]["counts"])})
         self.model.load_state_dict(state["model"])
+        self.best = state["best"]
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
-        torch.set_rng_state(state["random"])
-        self.journal.rewind(self.progress.metrics_bytes)
-        log.info("resuming after epoch %d", self.progress.epoch)
+        set_random_state(state["random"], self.device)
+        self.saved_step = self.progress.step
+        log.info("resuming after step %s of %s", f"{self.progress.step:,}", f"{self.n_steps:,}")
+
+    def _check_same(self, state: dict[str, Any]) -> None:
+        """Refuse to go on with another configuration or other data than a state's."""
+        if difference := first_difference(state["config"], self.config.to_dict()):
+            key, then, now = difference
+            raise ConfigError(f"--resume: {key} was {then} in {self.folder}, and is {now} now; give that of then.")
+        then, now = state["data"], self.data.summary()
+        if then != now:
+            changes = ", ".join(
+                f"{name} {then[name]} then and {now[name]} now" for name in now if then[name] != now[name]
+            )
+            raise DataError(
+                f"--resume: the data or their tokenizer have changed since {self.folder} was begun ({changes}); bring "
+                "back those of then, or train anew with --overwrite."
+            )
+
+    def space_needed(self) -> int:
+        """Bytes that the run takes on disk at most: the states kept and the one being written, and the weights."""
+        n_all, n_trained = count_parameters(self.model)
+        state = 4 * (2 * n_all + 2 * n_trained)  # f32: the model and the best one; Adam's two moments
+        return (checkpoint.KEPT + 1) * state + 4 * n_all
 
 
 def prepare(config: Config, stored: StoredData, tokenizer: Tokenizer) -> TrainingData:
@@ -251,7 +370,8 @@ def prepare(config: Config, stored: StoredData, tokenizer: Tokenizer) -> Trainin
         batcher=Batcher.of(rows, tokenizer.pad_token, config.batch),
         train_rows=train_rows,
         valid_rows=valid_rows,
-        n_classes=len(stored.class_names),
+        class_names=stored.class_names,
+        digest=hashlib.sha256(f"{stored.digest} {tokenizer.fingerprint}".encode()).hexdigest(),
     )
 
 
@@ -259,7 +379,6 @@ def train(config: Config, *, device: torch.device, folder: Path, resume: bool = 
     """Train a classifier from random weights, save the best epoch's, and count its hits on the test split."""
     seed_everything(config.training.seed)
     with Journal(folder, resume=resume) as journal:
-        write_text(folder / CONFIG, config.to_json())
         stored = sources.load(config.dataset, config.data)
         tokenizer = make_tokenizer(config.tokenizer, _training_texts(config, stored))
         data = prepare(config, stored, tokenizer)
@@ -267,13 +386,17 @@ def train(config: Config, *, device: torch.device, folder: Path, resume: bool = 
         trainer = Trainer(model, data, config, device, folder, journal)
         run(trainer, stored, resume=resume)
         artifact = Artifact(model=model, config=config, class_names=stored.class_names, tokenizer=tokenizer)
-        return finish(artifact, stored, folder, device)
+        return finish(trainer, artifact, stored)
 
 
-def finish(artifact: Artifact, stored: StoredData, folder: Path, device: torch.device) -> Counts:
-    """Save the artifact, and count its hits on the test split: the one time that training reads it."""
-    artifacts.save(artifact, folder)
-    counts = evaluate_split(artifact, stored, "test", device, artifact.config.training.dtype)
+def finish(trainer: Trainer, artifact: Artifact, stored: StoredData) -> Counts:
+    """Save what was trained, and count its hits on the test split: the one time that training reads it."""
+    config, data = trainer.config.training, trainer.data
+    if config.calibrate:
+        artifact = calibrate(artifact, data.batcher, data.valid_rows, trainer.device)
+        log.info("calibrated: temperature %.3f", artifact.temperature)
+    artifacts.save(artifact, trainer.folder)
+    counts = evaluate_split(artifact, stored, "test", trainer.device, config.dtype)
     log.info("test: %d rows, loss %.4f, accuracy %.4f", counts.rows, counts.loss, counts.accuracy)
     return counts
 
@@ -281,10 +404,14 @@ def finish(artifact: Artifact, stored: StoredData, folder: Path, device: torch.d
 def run(trainer: Trainer, stored: StoredData, *, resume: bool) -> None:
     """Say what will be trained, then train it: from the folder's last checkpoint, or afresh in an emptied folder."""
     announce(trainer, stored)
+    sweep(trainer.folder)
+    checkpoint.require_space(trainer.folder, trainer.space_needed())
     if resume:
         trainer.resume()
     else:
         artifacts.clear(trainer.folder)
+        write_text(trainer.folder / CONFIG, trainer.config.to_json())
+        trainer.save()  # so that any step can be resumed, and a disk that can't be written shows now
     trainer.fit()
 
 
@@ -298,9 +425,13 @@ def announce(trainer: Trainer, stored: StoredData) -> None:
     log.info("rows: %s for training, %s for validation", f"{len(data.train_rows):,}", f"{len(data.valid_rows):,}")
     if n_cut := data.batcher.rows.n_cut:
         log.info("cut at batch.max_length = %d tokens: %s of them", config.batch.max_length, f"{n_cut:,}")
+    if (weights := trainer.objective.weights) is not None:
+        named = zip(stored.class_names, weights.tolist(), strict=True)
+        log.info("class weights: %s", ", ".join(f"{name} {weight:.3g}" for name, weight in named))
     log.info(
-        "%d epochs of %s steps of %d rows on %s in %s, seed %d",
-        *(config.training.epochs, f"{trainer.steps_per_epoch:,}", config.batch.size),
+        "%s steps, in %d epochs of %s, of %d rows on %s in %s, seed %d",
+        *(f"{trainer.n_steps:,}", trainer.n_epochs, f"{trainer.steps_per_epoch:,}"),
+        config.batch.size * config.training.accumulate,
         *(trainer.device, config.training.dtype, config.training.seed),
     )
 
@@ -322,23 +453,18 @@ def _training_texts(config: Config, stored: StoredData) -> Iterator[str]:
     return (item.text for item, wanted in zip(stored.splits["train"], chosen.tolist(), strict=True) if wanted)
 
 
-def _rates(counts: Counts) -> dict[str, float]:
-    return {"rows": counts.rows, "loss": counts.loss, "accuracy": counts.accuracy}
-
-
-def _epoch_line(
-    epoch: int,
-    epochs: int,
-    train: Counts,
-    valid: Counts,
-    lr: float,
-    speed: dict[str, float],
-    memory: dict[str, float],
-) -> str:
-    return (
-        f"epoch {epoch + 1}/{epochs}: "
-        f"train loss {train.loss:.4f} accuracy {train.accuracy:.4f}, "
-        f"valid loss {valid.loss:.4f} accuracy {valid.accuracy:.4f}, lr {lr:.2e}, "
-        f"{speed['rows_per_second']:.0f} rows/s, {speed['tokens_per_second']:.0f} tokens/s, "
-        + ", ".join(f"{name.replace('_', ' ')} {value:.0f}" for name, value in memory.items())
+def _objective(config: Config, data: TrainingData, device: torch.device) -> Objective:
+    assert data.batcher.rows.labels is not None  # training rows have labels
+    labels = data.batcher.rows.labels[data.train_rows]
+    weights = class_weights(config.training.class_weights, data.class_names, labels)
+    return Objective(
+        smoothing=config.training.label_smoothing, weights=weights if weights is None else weights.to(device)
     )
+
+
+def _rates(counts: Counts) -> dict[str, float]:
+    return {"rows": counts.rows, "loss": counts.loss, "accuracy": counts.accuracy, "macro_f1": counts.macro_f1}
+
+
+def _shown(split: str, counts: Counts) -> str:
+    return f"{split} loss {counts.loss:.4f} accuracy {counts.accuracy:.4f} macro-F1 {counts.macro_f1:.4f}"
