@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("hub") and not HUB.is_file():
             item.add_marker(pytest.mark.skip(reason=f"needs the rows of the benchmarks: no {HUB}"))
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+
+
+@contextmanager
+def file_size_limit(n_bytes: int) -> Iterator[None]:
+    """No file can grow beyond so many bytes, as on a disk that is full."""
+    resource = pytest.importorskip("resource", reason="needs a system with limits on the size of files")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 SMALL: dict[str, Any] = {

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from textcls.config import _RANGES, Config, Size, _keys, parse_override, read_toml, recipe
+from textcls.config import _RANGES, Config, Size, _keys, checkpoint_interval, parse_override, read_toml, recipe
 from textcls.errors import ConfigError
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.toml"))
@@ -33,6 +33,12 @@ CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.toml"))
         ("schedule.name=cosine", "schedule.name: 'cosine' isn't known; use one of linear, noam, constant."),
         ("batch.max_length=0", "batch.max_length: there must be a maximum, since each position has a learnt vector"),
         ("batch.max_length=2", "batch.max_length: 2 can't work"),
+        (
+            "training.checkpoint_every=0m",
+            "training.checkpoint_every: '0m' can't work; give steps, as in 500, or a time",
+        ),
+        ("training.patience=-1", "training.patience: -1 can't work"),
+        ("training.label_smoothing=1", "training.label_smoothing: 1.0 can't work"),
         ("training.epochs=-1", "training.epochs: -1 can't work"),
     ],
 )
@@ -72,6 +78,13 @@ def test_a_whole_number_is_taken_where_a_float_is_meant() -> None:
     config = Config().override(parse_override("schedule.lr=1"))
     assert config.schedule.lr == 1.0
     assert isinstance(config.schedule.lr, float)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("500", (500, 0)), ("90s", (0, 90)), ("10m", (0, 600)), ("2h", (0, 7_200))]
+)
+def test_a_checkpoint_interval_is_steps_or_seconds(text: str, expected: tuple[int, float]) -> None:
+    assert checkpoint_interval(text) == expected
 
 
 def test_a_config_survives_json() -> None:

@@ -11,6 +11,7 @@ from textcls.config import TransformerConfig
 from textcls.data import sources
 from textcls.data.tokenizer import fetch_tokenizer, train_tokenizer
 from textcls.model import Dropout, TransformerClassifier, attention_mask, count_parameters, dropout_scale
+from textcls.runtime import autocast
 
 SMALL = TransformerConfig(d_model=32, n_heads=4, d_ff=64, n_layers=3, dropout=0.1)
 
@@ -230,3 +231,20 @@ class TestDropout:
 
 def _correlation(a: Tensor, b: Tensor) -> float:
     return float(torch.corrcoef(torch.stack([a, b]))[0, 1])
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("score_dropout", [0.0, 0.1])
+@pytest.mark.parametrize("quiet", [False, True])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_rows_of_padding_or_one_token_are_finite(dtype: str, quiet: bool, score_dropout: float, training: bool) -> None:
+    config = TransformerConfig(d_model=32, d_ff=64, n_layers=2, quiet_softmax=quiet, score_dropout=score_dropout)
+    model = TransformerClassifier(config, vocab_size=50, max_length=16, n_classes=3).train(training)
+    keep = torch.tensor([[False] * 5, [True] + [False] * 4, [True] * 5])
+    with autocast(torch.device("cpu"), dtype):
+        logits = model(torch.randint(50, (3, 5)), keep)
+    assert bool(torch.isfinite(logits).all())
+    logits.float().sum().backward()
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    assert gradients
+    assert all(bool(torch.isfinite(gradient).all()) for gradient in gradients)

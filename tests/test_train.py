@@ -9,96 +9,21 @@ import torch
 from conftest import SMALL
 from safetensors.torch import load_file
 
-from textcls import artifact, checkpoint
-from textcls.config import Config, OptimizerConfig, ScheduleConfig, recipe
+from textcls import artifact, checkpoint, load
+from textcls.config import Config, recipe
 from textcls.data import sources
 from textcls.data.tokenizer import make_tokenizer
 from textcls.errors import ConfigError, TrainingError
+from textcls.evaluate import evaluate_split
 from textcls.journal import Journal
-from textcls.model import TransformerClassifier
-from textcls.optimizer import learning_rate, make_optimizer
+from textcls.optimizer import learning_rate
 from textcls.train import Trainer, _training_texts, prepare, train
 
 CPU = torch.device("cpu")
-NOAM = ScheduleConfig(name="noam", lr=1e-2, warmup_steps=1000)
-LINEAR = ScheduleConfig(name="linear", lr=1e-3, warmup_steps=300)
 
 
 def small(**sections: dict[str, Any]) -> Config:
     return recipe("sample").override(SMALL).override(sections)
-
-
-@pytest.mark.parametrize(
-    ("step", "expected"), [(1, 2.79508497e-8), (500, 1.39754249e-5), (1000, 2.79508497e-5), (4000, 1.39754249e-5)]
-)
-def test_noam_is_the_original_s(step: int, expected: float) -> None:
-    assert learning_rate(NOAM, step, 4_000, d_model=128) == pytest.approx(expected, rel=1e-8)
-
-
-def test_linear_goes_up_over_the_warm_up_and_down_to_zero() -> None:
-    rates = [learning_rate(LINEAR, step, 3_910, 128) for step in range(1, 3_911)]
-    assert rates[0] == pytest.approx(1e-3 / 300)
-    assert rates[149] == pytest.approx(0.5e-3)
-    assert max(rates) == rates[299] == 1e-3
-    assert rates[-1] == 0
-    down = torch.tensor(rates[299:], dtype=torch.float64).diff()
-    assert torch.allclose(down, down[:1].expand_as(down))
-
-
-@pytest.mark.parametrize("n_steps", [1, 2, 3, 10, 300])
-def test_a_run_shorter_than_its_warm_up_still_has_rates(n_steps: int) -> None:
-    rates = [learning_rate(LINEAR, step, n_steps, 128) for step in range(1, n_steps + 1)]
-    assert all(0 <= rate <= 1e-3 for rate in rates)
-    assert n_steps < 3 or max(rates) == 1e-3
-
-
-def test_constant_is_constant() -> None:
-    schedule = ScheduleConfig(name="constant", lr=0.5)
-    assert {learning_rate(schedule, step, 10, 128) for step in range(1, 11)} == {0.5}
-
-
-def tiny_model() -> TransformerClassifier:
-    config = small().transformer
-    return TransformerClassifier(config, vocab_size=50, max_length=16, n_classes=3)
-
-
-def test_adamw_decays_matrices_only() -> None:
-    model = tiny_model()
-    optimizer = make_optimizer(model, OptimizerConfig())
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    for group in optimizer.param_groups:
-        group["lr"] = 0.1
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    for name, parameter in model.named_parameters():
-        decays = "weight" in name and "norm" not in name and "embeddings" not in name
-        expected = before[name] * (1 - 0.1 * 0.01) if decays else before[name]
-        torch.testing.assert_close(parameter.detach(), expected, msg=name)
-
-
-@pytest.mark.parametrize("name", ["adam", "adamw"])
-def test_an_update_is_the_published_one(name: Any) -> None:
-    """Two steps of Adam (Kingma & Ba, algorithm 1) by hand, with the decay where each variant has it."""
-    config = OptimizerConfig(name=name, beta1=0.9, beta2=0.98, eps=1e-5, weight_decay=0.1)
-    model = torch.nn.Linear(7, 5, bias=False).double()
-    weight = model.weight.detach().clone()
-    optimizer = make_optimizer(model, config)
-    rate, first, second = 0.01, torch.zeros_like(weight), torch.zeros_like(weight)
-    for step in (1, 2):
-        gradient = torch.randn_like(weight)
-        model.weight.grad = gradient.clone()
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        optimizer.step()
-        if name == "adam":
-            gradient = gradient + 0.1 * weight
-        else:
-            weight = weight * (1 - rate * 0.1)
-        first = 0.9 * first + 0.1 * gradient
-        second = 0.98 * second + 0.02 * gradient**2
-        weight = weight - rate * (first / (1 - 0.9**step)) / ((second / (1 - 0.98**step)).sqrt() + 1e-5)
-    torch.testing.assert_close(model.weight.detach(), weight, rtol=0, atol=1e-12)
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -137,12 +62,20 @@ def test_every_epoch_is_on_record(small_run: Path) -> None:
     ]
     for line in epochs[::2]:
         assert line["rows"] == 1_120
+        assert 0 < line["macro_f1"] <= 1
         assert min(line[key] for key in ("rows_per_second", "tokens_per_second", "peak_memory_mib")) > 0
         assert 15 < line["tokens_per_second"] / line["rows_per_second"] < 100
     assert [line["rows"] for line in epochs[1::2]] == [160, 160]
     assert [line["step"] for line in lines if "so_far" in line] == [10, 20, 30, 40, 50, 60, 70]
     log = (small_run / "experiment.log").read_text()
-    for part in ("parameters: ", "seed 0", "epoch 2/2: train loss", "test: 320 rows", "TransformerClassifier("):
+    for part in (
+        "parameters: ",
+        "seed 0",
+        "epoch 2/2: train loss",
+        " macro-F1 0.",
+        "test: 320 rows",
+        "TransformerClassifier(",
+    ):
         assert part in log
 
 
@@ -168,7 +101,7 @@ def test_training_anew_leaves_nothing_of_the_run_before(tmp_path: Path, monkeypa
     assert {path.name for path in tmp_path.iterdir()} == {
         *("config.json", "experiment.log", "metrics.jsonl", "checkpoints")
     }
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000000.pt"]
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-0000000000.pt"]
 
 
 def _interrupted(*_: object) -> None:
@@ -211,7 +144,7 @@ def test_a_loss_that_is_not_finite_stops_with_step_rate_and_checkpoint(tmp_path:
     rate = learning_rate(run.config.schedule, 36, 70, 32)
     assert "step 36: the loss is not a finite number" in str(caught.value)
     assert f"learning rate of {rate:.3g}" in str(caught.value)
-    assert str(tmp_path / "checkpoints/step-00000035.pt") in str(caught.value)
+    assert str(tmp_path / "checkpoints/step-0000000035.pt") in str(caught.value)
     kept = checkpoint.load(tmp_path / "checkpoints")["model"]
     assert all(bool(torch.isfinite(tensor).all()) for tensor in kept.values())
 
@@ -222,6 +155,101 @@ def test_mixed_precision_learns_and_saves_f32(dtype: Any, tmp_path: Path) -> Non
     losses = [line["loss"] for line in metrics(tmp_path) if line["split"] == "train" and "so_far" not in line]
     assert losses[-1] < losses[0] < math.log(4) + 0.1
     assert {tensor.dtype for tensor in weights(tmp_path).values()} == {torch.float32}
+
+
+def test_f16_leaves_out_steps_that_overflow_until_the_scale_fits(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        run = trainer(tmp_path, small(training={"dtype": "f16"}), journal)
+        run.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30)
+        before = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
+        run._step(run._batches(0)[:1])
+        assert (run.progress.step, run.progress.skipped, run.progress.skipped_in_a_row) == (1, 1, 1)
+        assert all(torch.equal(tensor, before[name]) for name, tensor in run.model.state_dict().items())
+        run._epoch()
+    assert 1 < run.progress.skipped < 20
+    assert run.progress.skipped_in_a_row == 0
+    line = metrics(tmp_path)[-2]
+    assert line["skipped_steps"] == run.progress.skipped
+    assert math.isfinite(line["loss"])
+
+
+def test_f16_that_overflows_whatever_the_scale_stops_with_advice(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        run = trainer(tmp_path, small(training={"dtype": "f16"}), journal)
+        run.save()
+        with torch.no_grad():
+            run.model.get_submodule("head").weight.fill_(1e5)  # type: ignore[operator]
+        with pytest.raises(
+            TrainingError, match=r"20 steps in a row overflowed in f16 at .*step-0000000000\.pt; try a sm"
+        ):
+            run._epoch()
+    assert run.progress.skipped == run.progress.step == 20
+
+
+@pytest.mark.parametrize("padding", ["fixed", "longest"])
+def test_accumulated_batches_are_one_larger_batch(padding: Any, tmp_path: Path) -> None:
+    """The same rows in one batch of 28, or in three of 12, 12 and 4, give one update."""
+    updated = []
+    for accumulate in (1, 3):
+        config = small(training={"accumulate": accumulate}, transformer={"dropout": 0.0}, batch={"padding": padding})
+        torch.manual_seed(0)
+        with Journal(tmp_path) as journal:
+            run = trainer(tmp_path, config, journal)
+        rows = run.data.train_rows[:28]
+        run._step([rows] if accumulate == 1 else list(rows.split(12)))
+        assert run.progress.step == 1
+        assert run.so_far.counts.rows == 28
+        updated.append((run.so_far.counts.loss, run.model.state_dict()))
+    (loss, one), (sums, several) = updated
+    assert sums == pytest.approx(loss, rel=1e-5)
+    for name, tensor in one.items():
+        torch.testing.assert_close(several[name], tensor, rtol=0, atol=1e-5)
+
+
+def test_accumulation_makes_fewer_steps_of_the_same_rows(tmp_path: Path) -> None:
+    train(small(training={"accumulate": 4, "epochs": 1}), device=CPU, folder=tmp_path)
+    last = metrics(tmp_path)[-2]
+    assert (last["step"], last["rows"]) == (9, 1_120)
+
+
+def test_steps_end_a_training_within_an_epoch(tmp_path: Path) -> None:
+    train(small(training={"steps": 50}), device=CPU, folder=tmp_path)
+    ends = [line for line in metrics(tmp_path) if line["split"] == "train" and "so_far" not in line]
+    assert [(line["epoch"], line["step"], line["rows"]) for line in ends] == [(1, 35, 1_120), (2, 50, 480)]
+    assert ends[-1]["lr"] == 0  # the schedule is that of 50 steps
+
+
+def test_patience_ends_a_training_that_no_longer_gets_better(tmp_path: Path) -> None:
+    still: dict[str, Any] = {"name": "constant", "lr": 1e-12}  # moves no weight
+    config = small(training={"epochs": 9, "patience": 2}, schedule=still, data={"rows_per_epoch": 64})
+    train(config, device=CPU, folder=tmp_path)
+    assert [line["epoch"] for line in metrics(tmp_path) if line["split"] == "valid"] == [1, 2, 3]
+    assert "stopping early: no epoch after the 1. was better" in (tmp_path / "experiment.log").read_text()
+
+
+def test_a_class_of_more_weight_is_predicted_more(small_run: Path, tmp_path: Path) -> None:
+    plain = (small_run / "experiment.log").read_text()
+    assert "class weights" not in plain
+    config = small(training={"class_weights": "Sports=30", "label_smoothing": 0.1})
+    weighted = train(config, device=CPU, folder=tmp_path)
+    assert "class weights: World 1, Sports 30, Business 1" in (tmp_path / "experiment.log").read_text()
+    stored = sources.load("sample")
+    even = evaluate_split(artifact.load(small_run / "model.safetensors"), stored, "test", CPU, "f32")
+    assert weighted.confusion.sum(0)[1] > even.confusion.sum(0)[1] + 20
+
+
+def test_calibration_is_of_the_head_alone(small_run: Path, tmp_path: Path) -> None:
+    train(small(training={"calibrate": True}), device=CPU, folder=tmp_path)
+    temperature = artifact.load(tmp_path / "model.safetensors").temperature
+    assert f"calibrated: temperature {temperature:.3f}" in (tmp_path / "experiment.log").read_text()
+    assert abs(temperature - 1) > 0.01
+    plain, fitted = weights(small_run), weights(tmp_path)
+    for name, tensor in plain.items():
+        expected = tensor / temperature if name.startswith("head.") else tensor
+        torch.testing.assert_close(fitted[name], expected, rtol=1e-6, atol=0)
+    text = ["Shares fell after the bank's results."]
+    before, after = (load(folder, device="cpu").probabilities(text) for folder in (small_run, tmp_path))
+    torch.testing.assert_close(after, (before.log() / temperature).softmax(-1), rtol=1e-4, atol=1e-6)
 
 
 def test_too_many_validation_rows_is_a_sentence(tmp_path: Path) -> None:

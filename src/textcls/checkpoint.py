@@ -1,6 +1,6 @@
 """The state of a training on disk, to go on from: the newest two, each whole, and verified when read.
 
-    checkpoints/step-00000420.pt   torch.save's bytes, then their SHA-256
+    checkpoints/step-0000000420.pt   torch.save's bytes, then their SHA-256
 
 A state is named after the step it was taken after, and holds everything: nothing else has to fit to it.
 """
@@ -29,7 +29,7 @@ def save(state: dict[str, Any], folder: Path, step: int) -> None:
     Raises:
         StorageError: the disk is full, read-only or failing; the states before are still there.
     """
-    with replaced(folder / f"step-{step:08}.pt") as temporary, temporary.open("wb") as file:
+    with replaced(folder / f"step-{step:010}.pt") as temporary, temporary.open("wb") as file:
         digest = _Digesting(file)
         torch.save(state, digest)  # type: ignore[arg-type]  # all it needs is a write()
         digest.finish()

@@ -353,7 +353,7 @@ class Trainer:
         """Bytes that the run takes on disk at most: the states kept and the one being written, and the weights."""
         n_all, n_trained = count_parameters(self.model)
         state = 4 * (2 * n_all + 2 * n_trained)  # f32: the model and the best one; Adam's two moments
-        return (checkpoint.KEPT + 1) * state + 4 * n_all
+        return round(1.1 * ((checkpoint.KEPT + 1) * state + 4 * n_all))  # the tenth is for all that isn't a weight
 
 
 def prepare(config: Config, stored: StoredData, tokenizer: Tokenizer) -> TrainingData:
