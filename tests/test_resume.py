@@ -17,7 +17,9 @@ import torch
 from conftest import SMALL, file_size_limit
 
 from textcls import artifact, checkpoint
+from textcls import finetune as finetuning
 from textcls.config import Config, recipe
+from textcls.data import sources
 from textcls.errors import ArtifactError, ConfigError, DataError, Interrupted, StorageError
 from textcls.finetune import finetune, finetune_config
 from textcls.runtime import StopRequest
@@ -351,6 +353,34 @@ def test_a_disk_that_is_full_when_the_model_is_saved_keeps_the_states(small_run:
     assert not (tmp_path / "model.safetensors").exists()
     train(small(), device=CPU, folder=tmp_path, resume=True)
     assert_same(tmp_path, small_run)
+
+
+def test_a_disk_that_is_full_when_the_adapter_is_saved_is_a_sentence(small_run: Path, tmp_path: Path) -> None:
+    base = artifact.load(small_run / "model.safetensors")
+    config = finetune_config(base.config, "sample").override({"training": {"steps": 1}, **SHORT})
+    limit = file_size_limit(2_000)
+
+    def full(adapted: Any, folder: Path) -> None:
+        with limit:
+            save(adapted, folder)
+
+    save = finetuning._save_adapter
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(finetuning, "_save_adapter", full)
+        with pytest.raises(StorageError, match="adapter: can't be written"):
+            finetune(base, config, device=CPU, folder=tmp_path)
+    finetune(artifact.load(small_run / "model.safetensors"), config, device=CPU, folder=tmp_path, resume=True)
+    assert (tmp_path / "model.safetensors").exists()
+
+
+def test_a_disk_that_is_full_for_the_cache_is_a_sentence_and_leaves_no_part(own_cache: Path) -> None:
+    with (
+        file_size_limit(50_000),
+        pytest.raises(StorageError, match=r"sample@.*\.sqlite: can't be written .*TEXTCLS_CACH"),
+    ):
+        sources.load("sample")
+    assert not list(own_cache.rglob("*.sqlite")) + list(own_cache.rglob(".*.tmp"))
+    assert len(sources.load("sample").splits["train"]) == 1_280
 
 
 def test_a_disk_that_is_full_from_the_start_is_refused_before_training(tmp_path: Path) -> None:

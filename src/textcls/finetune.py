@@ -11,12 +11,14 @@ from typing import Any, cast
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors import SafetensorError
 from torch import nn
 
 from textcls.artifact import ADAPTER, Artifact, new_model
 from textcls.config import Config, Size, recipe
 from textcls.data import sources
-from textcls.errors import ConfigError
+from textcls.errors import ConfigError, StorageError
+from textcls.files import writing
 from textcls.journal import Journal
 from textcls.metrics import Counts
 from textcls.model import TransformerClassifier
@@ -72,6 +74,14 @@ def merge(adapted: PeftModel) -> TransformerClassifier:
     return cast(TransformerClassifier, cast(Any, adapted).float().merge_and_unload())
 
 
+def _save_adapter(adapted: PeftModel, folder: Path) -> None:
+    try:
+        with writing(folder):
+            adapted.save_pretrained(str(folder), save_embedding_layers=False)
+    except SafetensorError as error:  # what safetensors makes of a full disk
+        raise StorageError(f"{folder}: can't be written ({error}); make room, and go on with --resume.") from error
+
+
 def finetune(base: Artifact, config: Config, *, device: torch.device, folder: Path, resume: bool = False) -> Counts:
     """Finetune a trained classifier, save the adapter and the merged model, and count its hits on the test split.
 
@@ -88,7 +98,7 @@ def finetune(base: Artifact, config: Config, *, device: torch.device, folder: Pa
         adapted = add_adapters(model, data.n_classes, config.lora.rank, config.lora.alpha)
         trainer = Trainer(adapted, data, config, device, folder, journal)
         run(trainer, stored, resume=resume)
-        adapted.save_pretrained(str(folder / ADAPTER), save_embedding_layers=False)
+        _save_adapter(adapted, folder / ADAPTER)
         merged = merge(adapted)
         artifact = Artifact(model=merged, config=config, class_names=stored.class_names, tokenizer=base.tokenizer)
         return finish(trainer, artifact, stored)

@@ -11,7 +11,7 @@ import os
 import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import overload
@@ -19,7 +19,8 @@ from typing import overload
 from filelock import FileLock
 
 from textcls.data.dataset import TextClassificationDataset, TextClassificationItem
-from textcls.files import replaced
+from textcls.errors import StorageError
+from textcls.files import replaced, writing
 
 FORMAT = "1"
 
@@ -115,16 +116,32 @@ def open_or_build(path: Path, produce: Callable[[], Content]) -> StoredData:
     """
     stored = _open(path)
     if stored is None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock")):
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(path.with_suffix(".lock")).acquire()
+        with lock:
             stored = _open(path)
             if stored is None:
-                with replaced(path) as temporary:
+                with replaced(path) as temporary, _naming_faults(path):
                     _write(temporary, produce())
                 stored = _open(path)
     if stored is None:
         raise RuntimeError(f"{path} was just built, but does not read back as what was written")
     return stored
+
+
+@contextmanager
+def _naming_faults(path: Path) -> Iterator[None]:
+    """Make what SQLite calls a full or failing disk the error that `writing` makes of it."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            raise
+        raise StorageError(
+            f"{path}: can't be written ({error}); nothing was kept of it: make room, or name another folder for the "
+            "cache with TEXTCLS_CACHE."
+        ) from error
 
 
 def _write(path: Path, content: Content) -> None:
