@@ -207,7 +207,10 @@ def test_infer_takes_an_empty_text_and_control_characters(home: Path) -> None:
             "agnews: there is no such data set; did you mean ag-news? Or use one of ag-news, db-pedia,",
         ),
         (["train", "x.csv"], "x.csv: there is no such file or folder; check the path."),
-        (["train", "sample", "--label-column", "x"], "data.label_column: is for own data; the columns and splits of"),
+        (
+            ["train", "sample", "--out", "x", "--label-column", "x"],
+            "data.label_column: is for own data; the columns and",
+        ),
         (["train", "tickets.csv", "--label-column", "x"], "--label-column x: tickets.csv has no such column; its"),
         (["train", "tickets.csv", "--encoding", "x"], "--encoding x: there is no such encoding;"),
         (["train", "tickets.csv", "--separator", "xx"], "--separator xx: can't part columns; give one character"),

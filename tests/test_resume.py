@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -169,13 +170,22 @@ def test_another_configuration_is_refused_and_shown(stopped: Path) -> None:
     assert {path: path.read_bytes() for path in stopped.rglob("*.jso*")} == before
 
 
-def test_other_data_are_refused_and_shown(stopped: Path) -> None:
-    """As when rows were added since: the state then had fewer of them, and another digest."""
-    state = checkpoint.load(stopped / "checkpoints")
-    then = {**state["data"], "training rows": 1_119, "digest": "0" * 64}
-    checkpoint.save({**state, "data": then}, stopped / "checkpoints", 35)
-    with pytest.raises(DataError, match=r"have changed since .* was begun \(training rows 1119 then and 1120 now, dig"):
-        train(small(), device=CPU, folder=stopped, resume=True)
+def test_data_that_have_changed_are_refused_and_shown(tmp_path: Path) -> None:
+    table, folder = tmp_path / "news.csv", tmp_path / "run"
+    items = sources.load("sample").splits["train"][:400]
+    rows = [f'"{item.text.replace(chr(34), chr(39))}",{"abcd"[item.label]}' for item in items]
+    table.write_text("\n".join(["text,label", *rows]))
+    config = small(data={"valid_rows": 40}).override({"dataset": str(table)})
+    with at_step(3, interrupt), pytest.raises(KeyboardInterrupt):
+        train(config, device=CPU, folder=folder)
+    table.write_text("\n".join(["text,label", *rows, "One row more.,a"]))
+    with pytest.raises(DataError) as caught:
+        train(config, device=CPU, folder=folder, resume=True)
+    assert f"--resume: the data or their tokenizer have changed since {folder} was begun" in str(caught.value)
+    assert re.search(r"training rows \d+ then and \d+ now, .*digest \w{64} then and \w{64} now", str(caught.value))
+    table.write_text("\n".join(["text,label", *rows]))
+    with at_step(6, interrupt), pytest.raises(KeyboardInterrupt):
+        train(config, device=CPU, folder=folder, resume=True)
 
 
 def test_the_digest_is_of_rows_and_tokenizer(stopped: Path, tmp_path: Path) -> None:
