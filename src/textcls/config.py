@@ -190,7 +190,15 @@ class Config:
 
 # What a data set's recipe changes of the defaults above, which are those of ag-news.
 _RECIPES: dict[str, dict[str, Any]] = {
-    "db-pedia": {"transformer": {"d_model": 256, "d_ff": 1024, "n_heads": 8, "quiet_softmax": False}},
+    "db-pedia": {
+        "transformer": {
+            "d_model": 256,
+            "d_ff": 1024,
+            "n_heads": 8,
+            "quiet_softmax": False,
+            "token_dropout": 0.3,  # of 30,000 rows seen four times: without it fewer of the validation rows are right
+        },
+    },
     "sample": {
         "data": {"rows_per_epoch": 0, "valid_rows": 160},
         "tokenizer": {"source": "corpus", "vocab_size": 4_096},
