@@ -45,7 +45,7 @@ def test_fifty_epochs_take_no_more_memory_than_the_first(tmp_path: Path, monkeyp
         sizes.append(resident())
 
     monkeypatch.setattr(Trainer, "_epoch", measured)
-    config = recipe("sample").override(SMALL).override({"training": {"epochs": 55}})
+    config = recipe("sample").override(SMALL).override({"training": {"epochs": 55}, "data": {"rows_per_epoch": 160}})
     train(config, device=torch.device("cpu"), folder=tmp_path)
     assert len(sizes) == 55
     assert sizes[-1] < 1.05 * sizes[4]

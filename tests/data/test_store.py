@@ -94,12 +94,15 @@ def test_a_build_that_fails_leaves_nothing(path: Path) -> None:
         "DROP TABLE rows",
     ],
 )
-def test_an_edited_file_is_built_again(path: Path, damage: str) -> None:
+def test_an_edited_file_is_built_again(path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "textcls")
     open_or_build(path, content)
+    assert not caplog.messages
     with sqlite3.connect(path) as connection:
         connection.execute(damage)
     connection.close()
     assert list(open_or_build(path, content).splits["train"]) == ITEMS
+    assert caplog.messages == [f"{path}: is damaged, or of another version; building it again"]
 
 
 @pytest.mark.parametrize("size", [0, 100, 5_000])

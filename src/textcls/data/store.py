@@ -7,6 +7,7 @@ is a whole one; a lock, which the system frees when its holder dies, lets one of
 
 import hashlib
 import json
+import logging
 import os
 import sqlite3
 import sys
@@ -21,6 +22,8 @@ from filelock import FileLock
 from textcls.data.dataset import TextClassificationDataset, TextClassificationItem
 from textcls.errors import StorageError
 from textcls.files import replaced, writing
+
+log = logging.getLogger(__name__)
 
 FORMAT = "1"
 
@@ -122,6 +125,8 @@ def open_or_build(path: Path, produce: Callable[[], Content]) -> StoredData:
         with lock:
             stored = _open(path)
             if stored is None:
+                if path.is_file():
+                    log.info("%s: is damaged, or of another version; building it again", path)
                 with replaced(path) as temporary, _naming_faults(path):
                     _write(temporary, produce())
                 stored = _open(path)
