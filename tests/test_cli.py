@@ -135,6 +135,16 @@ def test_infer_ends_quietly_when_its_reader_has_enough(home: Path) -> None:
     assert (status, result.stderr) == ("0", "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("verb", ["infer sample text", "evaluate sample", "data sample"])
+def test_a_full_stdout_is_a_sentence(home: Path, verb: str) -> None:
+    command = f"'{sys.executable}' -m textcls {verb} > /dev/full"
+    result = subprocess.run(["bash", "-c", command], cwd=home, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].startswith("textcls: standard output: can't be written (No space left")
+    assert "Traceback" not in result.stderr
+
+
 def test_infer_stops_at_a_bad_line_and_keeps_the_file_that_was_there(home: Path) -> None:
     (home / "texts.csv").write_text("id,text\n1,Shares fell.\n2,a,b\n")
     (home / "out.csv").write_text("before")
@@ -232,14 +242,21 @@ def test_infer_takes_an_empty_text_and_control_characters(home: Path) -> None:
         (["train", "sample", "--out", "x", "--class-weights", "Sport=2"], "training.class_weights: there is no class"),
         (["train", "sample", "--out", "x", "--checkpoint-every", "10x"], "training.checkpoint_every: '10x' can't work"),
         (["train", "sample", "--out", "x", "--resume"], "x: has no checkpoint to resume from; train without"),
-        (["finetune", "sample"], "model.safetensors: there is no weights file there"),
+        (["finetune", "sample"], "--from: no model.safetensors is in this folder; name a run, such as --from"),
+        (["finetune", "sample", "--from", "x.safetensors"], "x.safetensors: there is no weights file there"),
+        (["train", "sample", "--resume", "--overwrite"], "runs/sample: --resume goes on with the run that --overwrite"),
         (
             ["finetune", "sample", "--from", "sample", "--set", "transformer.d_model=8"],
             "transformer.d_model: 8 can't be",
         ),
         (["evaluate", "sample", "--split", "dev"], "--split dev: the sample that comes with textcls has no such split"),
         (["evaluate", "sample", "--out", "file"], "--out file: a file is there; give a folder."),
-        (["infer", "file"], "file: not a readable safetensors file"),
+        (["evaluate", "sample", "--out", "file/x"], "file/x/report.json: can't be written (Not a directory)"),
+        (["infer", "file"], "file: is not a weights file; train on it first: textcls train file"),
+        (
+            ["infer", "sample", "--file", "tickets.csv", "--out", "tickets.csv"],
+            "--out tickets.csv: is the file that is",
+        ),
         (["infer", "sample", "--file", "none.csv"], "--file none.csv: there is no such file."),
         (["infer", "sample", "--file", "file"], "--file file: give a file that ends in .txt, .csv, .tsv, .jsonl, or"),
         (["infer", "sample", "a text", "--file", "-"], "--file -: there are texts on the command line as well"),

@@ -104,6 +104,11 @@ def test_top_k_keeps_the_most_probable_in_order(classifier: "textcls.Classifier"
             assert prediction.class_name == whole.class_name
 
 
+def test_one_text_in_the_place_of_many_is_refused(classifier: "textcls.Classifier") -> None:
+    with pytest.raises(TypeError, match="give a list of texts"):
+        classifier.predict("abc")
+
+
 def test_no_texts_no_answers(classifier: "textcls.Classifier") -> None:
     assert classifier.predict([]) == []
 

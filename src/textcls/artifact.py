@@ -86,6 +86,8 @@ def locate(run: str) -> Path:
     """
     path = Path(run)
     if path.is_file():
+        if path.suffix != ".safetensors":
+            raise ArtifactError(f"{run}: is not a weights file; train on it first: textcls train {run}")
         return path
     candidates = [path / WEIGHTS, RUNS / run / WEIGHTS]
     for candidate in candidates:
@@ -93,7 +95,7 @@ def locate(run: str) -> Path:
             return candidate
     if path.suffix == ".safetensors" or path.is_dir():
         raise ArtifactError(f"{run}: there is no weights file there; give a run folder that has a {WEIGHTS}.")
-    raise ArtifactError(f"{run}: no such run yet; make it with: textcls train {run}")
+    raise ArtifactError(f"{run}: no such run yet; make it with: textcls train {run} (none is in {RUNS / run})")
 
 
 def load(weights: Path) -> Artifact:

@@ -4,6 +4,7 @@ Results go to stdout; progress and notes go to stderr. Exit codes: 0, 1 a user's
 SIGTERM.
 """
 
+import errno
 import json
 import os
 import shlex
@@ -29,7 +30,9 @@ class Verbs(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
         except UserError as error:
             print(f"textcls: {error}", file=sys.stderr)
             raise typer.Exit(1) from None
@@ -39,6 +42,12 @@ class Verbs(TyperGroup):
         except KeyboardInterrupt:
             print("textcls: interrupted; a training goes on from its last checkpoint with --resume", file=sys.stderr)
             raise typer.Exit(130) from None
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            _drop_stdout()
+            print(f"textcls: standard output: can't be written ({error.strerror}); make room.", file=sys.stderr)
+            raise typer.Exit(1) from None
 
 
 app = typer.Typer(
@@ -200,6 +209,8 @@ def finetune(
     flags["data"] = _reading(text_column, label_column, encoding, separator, drop_duplicates)
     settings = _configure(recipe(dataset), config, overrides or [], {"data": flags["data"]})
     folder = out or _run_folder(dataset, "-finetuned")
+    if base == "model.safetensors" and not Path(base).is_file():
+        raise ArtifactError("--from: no model.safetensors is in this folder; name a run, such as --from runs/db-pedia.")
     _claim(folder, resume, overwrite)
     _start(dataset, settings)
     from textcls import artifact
@@ -393,6 +404,8 @@ def _configure(base: Config, file: Path | None, overrides: list[str], flags: dic
 def _claim(folder: Path, resume: bool, overwrite: bool) -> None:
     """Refuse a folder that can't be written, has nothing to resume, or holds a run that nobody said to replace."""
     _check_folder(folder)
+    if resume and overwrite:
+        raise ArtifactError(f"{folder}: --resume goes on with the run that --overwrite replaces; leave one out.")
     has_checkpoint = any((folder / "checkpoints").glob("step-*.pt"))
     if resume and not has_checkpoint:
         raise ArtifactError(f"{folder}: has no checkpoint to resume from; train without --resume.")
@@ -437,6 +450,8 @@ def _check_infer(
     if out is not None:
         if out.is_dir():
             raise DataError(f"--out {out}: a folder is there; give a file.")
+        if file is not None and out.exists() and os.path.exists(file) and out.samefile(file):
+            raise DataError(f"--out {out}: is the file that is read; give another.")
         _check_writable(out)
 
 
@@ -461,8 +476,12 @@ def _output(path: Path | None) -> Iterator[TextIO]:
     try:
         yield sys.stdout
     except BrokenPipeError:
-        # Whoever reads has enough. What is buffered goes nowhere, else the interpreter would fail to flush it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()  # whoever reads has enough
+
+
+def _drop_stdout() -> None:
+    """Let what is buffered for stdout go nowhere, else the interpreter would fail to flush it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _examples(config: Config) -> list[str]:

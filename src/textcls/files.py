@@ -44,8 +44,11 @@ def replaced(path: Path) -> Iterator[Path]:
         StorageError: the disk is full, read-only or failing.
     """
     with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        except (FileNotFoundError, FileExistsError, NotADirectoryError) as error:  # such as below /proc, or a file
+            raise StorageError(f"{path}: can't be written ({error.strerror}); give another place.") from error
         os.close(handle)
         temporary = Path(name)
         try:

@@ -65,7 +65,13 @@ class Classifier:
         return list(self.stream(texts, top_k=top_k))
 
     def stream(self, texts: Iterable[str], *, top_k: int | None = None) -> Iterator[Prediction]:
-        """`predict` for texts without end: reads CHUNK_TEXTS of them at a time, and keeps none."""
+        """`predict` for texts without end: reads CHUNK_TEXTS of them at a time, and keeps none.
+
+        Raises:
+            TypeError: `texts` is one text rather than several.
+        """
+        if isinstance(texts, str):
+            raise TypeError("texts is a str, whose characters would each be classified; give a list of texts")
         for chunk in _chunks(texts):
             probabilities, labels = self.probabilities(chunk), torch.arange(len(self.class_names))
             ranked = probabilities.argsort(dim=-1, descending=True, stable=True)
