@@ -209,8 +209,7 @@ def finetune(
     flags["data"] = _reading(text_column, label_column, encoding, separator, drop_duplicates)
     settings = _configure(recipe(dataset), config, overrides or [], {"data": flags["data"]})
     folder = out or _run_folder(dataset, "-finetuned")
-    if base == "model.safetensors" and not Path(base).is_file():
-        raise ArtifactError("--from: no model.safetensors is in this folder; name a run, such as --from runs/db-pedia.")
+    _check_base(base)
     _claim(folder, resume, overwrite)
     _start(dataset, settings)
     from textcls import artifact
@@ -413,6 +412,12 @@ def _claim(folder: Path, resume: bool, overwrite: bool) -> None:
         raise ArtifactError(
             f"{folder}: holds a run already; add --resume to go on with it, --overwrite to replace it, or --out DIR."
         )
+
+
+def _check_base(base: str) -> None:
+    """Name the flag where what it means by default isn't there."""
+    if base == "model.safetensors" and not Path(base).is_file():
+        raise ArtifactError("--from: no model.safetensors is in this folder; name a run, such as --from runs/db-pedia.")
 
 
 def _check_folder(folder: Path) -> None:
