@@ -209,14 +209,13 @@ def finetune(
     flags["data"] = _reading(text_column, label_column, encoding, separator, drop_duplicates)
     settings = _configure(recipe(dataset), config, overrides or [], {"data": flags["data"]})
     folder = out or _run_folder(dataset, "-finetuned")
-    _check_base(base)
     _claim(folder, resume, overwrite)
     _start(dataset, settings)
     from textcls import artifact
     from textcls.data.sources import measure
     from textcls.runtime import resolve_device
 
-    trained = artifact.load(artifact.locate(base))
+    trained = artifact.load(artifact.locate(_given_base(base)))
     where = resolve_device(device)
     from textcls.finetune import finetune as run
     from textcls.finetune import finetune_config
@@ -414,10 +413,11 @@ def _claim(folder: Path, resume: bool, overwrite: bool) -> None:
         )
 
 
-def _check_base(base: str) -> None:
-    """Name the flag where what it means by default isn't there."""
+def _given_base(base: str) -> str:
+    """What --from names, or its default where that is there."""
     if base == "model.safetensors" and not Path(base).is_file():
         raise ArtifactError("--from: no model.safetensors is in this folder; name a run, such as --from runs/db-pedia.")
+    return base
 
 
 def _check_folder(folder: Path) -> None:
