@@ -59,6 +59,25 @@ app = typer.Typer(
 )
 
 DATASETS = "ag-news, db-pedia, sample, a file or folder of your own, or hf:owner/name."
+FLAG_KEYS = {
+    "epochs": "training.epochs",
+    "steps": "training.steps",
+    "patience": "training.patience",
+    "class_weights": "training.class_weights",
+    "calibrate": "training.calibrate",
+    "checkpoint_every": "training.checkpoint_every",
+    "seed": "training.seed",
+    "dtype": "training.dtype",
+    "batch_size": "batch.size",
+    "rank": "lora.rank",
+    "alpha": "lora.alpha",
+    "text_column": "data.text_columns",
+    "label_column": "data.label_column",
+    "encoding": "data.encoding",
+    "separator": "data.separator",
+    "drop_duplicates": "data.drop_duplicates",
+}
+"""The flags that are another way to set a key; `_flags` reads them all from the context."""
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Dtype = Annotated[
     Literal["f32", "f16", "bf16"] | None, typer.Option(help="Of the matrix products; weights are f32 always.")
@@ -112,6 +131,7 @@ def _main() -> None:
 
 @app.command(epilog="Example: textcls train ag-news --device cuda --set transformer.d_model=256")
 def train(
+    ctx: typer.Context,
     dataset: Annotated[str, typer.Argument(help=DATASETS)],
     config: ConfigFile = None,
     overrides: Overrides = None,
@@ -136,18 +156,7 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a classifier from random weights, save the best epoch's, and test it."""
-    flags = _flags(
-        batch_size,
-        epochs=epochs,
-        steps=steps,
-        patience=patience,
-        class_weights=class_weights,
-        calibrate=calibrate,
-        checkpoint_every=checkpoint_every,
-        seed=seed,
-        dtype=dtype,
-    )
-    flags["data"] = _reading(text_column, label_column, encoding, separator, drop_duplicates)
+    flags = _flags(ctx)
     settings = _configure(recipe(dataset), config, overrides or [], flags)
     folder = out or _run_folder(dataset)
     _claim(folder, resume, overwrite)
@@ -165,6 +174,7 @@ def train(
 
 @app.command(epilog="Example: textcls finetune ag-news --from runs/db-pedia/model.safetensors --rank 8")
 def finetune(
+    ctx: typer.Context,
     dataset: Annotated[str, typer.Argument(help="The data set to carry the model to.")] = "ag-news",
     base: Annotated[
         str, typer.Option("--from", help="A model.safetensors, a run folder, or a data set's name (its run).")
@@ -194,20 +204,8 @@ def finetune(
     as_json: Json = False,
 ) -> None:
     """Carry a trained classifier to another data set with LoRA, merge, save, and test it."""
-    flags = _flags(
-        batch_size,
-        epochs=epochs,
-        steps=steps,
-        patience=patience,
-        class_weights=class_weights,
-        calibrate=calibrate,
-        checkpoint_every=checkpoint_every,
-        seed=seed,
-        dtype=dtype,
-    )
-    flags["lora"] = _given(rank=rank, alpha=alpha)
-    flags["data"] = _reading(text_column, label_column, encoding, separator, drop_duplicates)
-    settings = _configure(recipe(dataset), config, overrides or [], {"data": flags["data"]})
+    flags = _flags(ctx)
+    settings = _configure(recipe(dataset), config, overrides or [], {"data": flags.get("data", {})})
     folder = out or _run_folder(dataset, "-finetuned")
     _claim(folder, resume, overwrite)
     _start(dataset, settings)
@@ -313,6 +311,7 @@ def evaluate(
 
 @app.command(epilog="Example: textcls data ag-news")
 def data(
+    ctx: typer.Context,
     dataset: Annotated[str, typer.Argument(help=DATASETS)],
     config: ConfigFile = None,
     overrides: Overrides = None,
@@ -324,7 +323,7 @@ def data(
     as_json: Json = False,
 ) -> None:
     """Fetch a data set into the cache, and show its rows, classes and lengths."""
-    flags = {"data": _reading(text_column, label_column, encoding, separator, drop_duplicates)}
+    flags = _flags(ctx)
     settings = _configure(recipe(dataset), config, overrides or [], flags)
     _start(dataset, settings)
     from textcls.data.sources import measure
@@ -358,35 +357,19 @@ def _run_folder(dataset: str, suffix: str = "") -> Path:
     return Path("runs") / f"{run_name(dataset)}{suffix}"
 
 
-def _reading(
-    text_columns: list[str] | None,
-    label_column: str | None,
-    encoding: str | None,
-    separator: str | None,
-    drop_duplicates: bool | None,
-) -> dict[str, Any]:
-    """The keys of the data section that have a flag of their own, where it was given."""
-    return _given(
-        text_columns=text_columns or None,
-        label_column=label_column,
-        encoding=encoding,
-        separator=separator,
-        drop_duplicates=drop_duplicates,
-    )
-
-
-def _flags(batch_size: int | None, **training: Any) -> dict[str, Any]:
+def _flags(ctx: typer.Context) -> dict[str, Any]:
     """The keys that have a flag of their own, where it was given."""
-    given = _given(**training)
-    if {"epochs", "steps"} <= given.keys():
+    given: dict[str, dict[str, Any]] = {}
+    for flag, key in FLAG_KEYS.items():
+        if ctx.params.get(flag) not in (None, [], ()):
+            section, name = key.split(".")
+            given.setdefault(section, {})[name] = ctx.params[flag]
+    training = given.get("training", {})
+    if {"epochs", "steps"} <= training.keys():
         raise ConfigError("--steps: says how long to train, as --epochs does; give one of them.")
-    if "epochs" in given:
-        given["steps"] = 0  # over a file's
-    return {"training": given, "batch": _given(size=batch_size)}
-
-
-def _given(**flags: Any) -> dict[str, Any]:
-    return {name: value for name, value in flags.items() if value is not None}
+    if "epochs" in training:
+        training["steps"] = 0  # over a file's
+    return given
 
 
 def _configure(base: Config, file: Path | None, overrides: list[str], flags: dict[str, Any]) -> Config:
