@@ -136,7 +136,7 @@ def train_trainer(work: Work, *, by_length: bool) -> Rate:
 
     times: list[float] = []
 
-    class Clock(transformers.TrainerCallback):
+    class Clock(transformers.TrainerCallback):  # type: ignore[misc]  # Any, as mypy is told
         def on_epoch_begin(self, *_: Any, **__: Any) -> None:
             times.append(time.perf_counter())
 
