@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "textcls"
 LAYERS = [
     *("errors", "files", "display", "config", "metrics", "runtime"),
     *("data.dataset", "data.texts", "data.store", "data.encodings", "data.table", "data.separated", "data.formats"),
-    *("data.splits", "data.labelled", "data.sources", "data.tokenizer", "data.encoded", "data.batcher"),
+    *("data.splits", "data.labelled", "data.sources", "data.tokenizer", "data.encoded", "data.lsa", "data.batcher"),
     *("model", "artifact", "checkpoint", "evaluate", "calibration", "scorecard", "infer", "answers", "survey"),
     *("journal", "objective", "optimizer", "train", "finetune", "cli", "__main__"),
 ]

@@ -6,11 +6,12 @@ import pytest
 import reference
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from textcls.config import TransformerConfig
 from textcls.data import sources
 from textcls.data.tokenizer import fetch_tokenizer, train_tokenizer
-from textcls.model import Dropout, TransformerClassifier, attention_mask, count_parameters, dropout_scale
+from textcls.model import Dropout, Embeddings, TransformerClassifier, attention_mask, count_parameters, dropout_scale
 from textcls.runtime import autocast
 
 SMALL = TransformerConfig(d_model=32, n_heads=4, d_ff=64, n_layers=3, dropout=0.1)
@@ -164,6 +165,21 @@ def test_the_mask_is_left_out_only_where_nothing_is_padding() -> None:
     mask = attention_mask(keep)
     assert mask is not None
     assert mask.shape == (2, 1, 1, 5)
+
+
+def test_token_embeddings_take_given_directions_and_keep_their_length() -> None:
+    torch.manual_seed(0)
+    embeddings = Embeddings(50, 8, 16, 0.05, 0.0)
+    drawn = embeddings.token.weight.detach().clone()
+    vectors = 30 * torch.randn(50, 16)
+    vectors[7] = 0
+    embeddings.start_from(vectors)
+    weight = embeddings.token.weight
+    assert torch.equal(weight[7], drawn[7])
+    known = torch.arange(50) != 7
+    assert torch.allclose(F.cosine_similarity(weight[known], vectors[known]), torch.ones(49), atol=1e-5)
+    assert torch.allclose(weight[known].square().mean(1).sqrt(), drawn.square().mean().sqrt().expand(49), atol=1e-6)
+    assert weight.requires_grad
 
 
 def test_token_dropout_hides_tokens_and_keeps_positions() -> None:

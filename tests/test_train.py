@@ -10,13 +10,16 @@ from conftest import SMALL
 from safetensors.torch import load_file
 
 from textcls import artifact, checkpoint, load
+from textcls.artifact import new_model
 from textcls.config import Config, recipe
 from textcls.data import sources
+from textcls.data.lsa import token_vectors
 from textcls.data.tokenizer import make_tokenizer
 from textcls.errors import ConfigError, TrainingError
 from textcls.evaluate import evaluate_split
 from textcls.journal import Journal
 from textcls.optimizer import learning_rate
+from textcls.runtime import seed_everything
 from textcls.train import Trainer, _training_texts, prepare, train
 
 CPU = torch.device("cpu")
@@ -44,6 +47,19 @@ def test_the_same_seed_gives_the_same_bytes(small_run: Path, tmp_path: Path) -> 
     train(small(), device=CPU, folder=tmp_path / "again")
     assert (tmp_path / "again/model.safetensors").read_bytes() == (small_run / "model.safetensors").read_bytes()
     assert timeless(tmp_path / "again") == timeless(small_run)
+
+
+def test_embeddings_start_from_the_training_rows_where_that_is_asked_for(tmp_path: Path) -> None:
+    config = small(transformer={"embedding_init": "lsa"}, training={"steps": 1})
+    train(config, device=CPU, folder=tmp_path)
+    started = checkpoint.read(tmp_path / "checkpoints/step-0000000000.pt")["model"]["embeddings.token.weight"]
+    stored = sources.load("sample")
+    tokenizer = make_tokenizer(config.tokenizer, _training_texts(config, stored))
+    data = prepare(config, stored, tokenizer)
+    seed_everything(config.training.seed)
+    drawn = new_model(config, vocab_size=tokenizer.vocab_size, n_classes=4).embeddings
+    drawn.start_from(token_vectors(data.batcher.rows, data.train_rows, tokenizer.vocab_size, d_model=32))
+    assert torch.equal(started, drawn.token.weight)
 
 
 def test_another_seed_gives_another_model(small_run: Path, tmp_path: Path) -> None:

@@ -85,6 +85,9 @@ class TransformerConfig:
     """Attention weights exp(x_i) / (1 + sum_j exp(x_j)), which lets a head attend to nothing."""
     embedding_std: float = 0.05
     """Standard deviation of the token and position embeddings at the start; the original has 1."""
+    embedding_init: Literal["random", "lsa"] = "random"
+    """Directions of the token embeddings at the start: drawn, or those of a latent semantic analysis of the training
+    rows, by which tokens that occur in the same rows begin alike."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,6 +200,7 @@ _RECIPES: dict[str, dict[str, Any]] = {
             "n_heads": 8,
             "quiet_softmax": False,
             "token_dropout": 0.3,  # of 30,000 rows seen four times: without it fewer of the validation rows are right
+            "embedding_init": "lsa",
         },
     },
     "sample": {

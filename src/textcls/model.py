@@ -27,6 +27,17 @@ class Embeddings(nn.Module):
         nn.init.normal_(self.position.weight, std=std)
         self.token_dropout = token_dropout
 
+    @torch.no_grad()
+    def start_from(self, vectors: Tensor) -> None:
+        """Give each token the direction of its vector (V, D) and the length of a drawn one; a vector of 0 changes none.
+
+        Lengths are made equal since those of a latent semantic analysis tell mostly how frequent a token is.
+        """
+        drawn = self.token.weight
+        length = drawn.square().mean().sqrt() * math.sqrt(drawn.shape[1])
+        known = vectors.any(dim=1)
+        drawn[known] = F.normalize(vectors[known]) * length
+
     def forward(self, tokens: Tensor) -> Tensor:  # (B, T) -> (B, T, D)
         token = self.token(tokens)
         if self.training and self.token_dropout:

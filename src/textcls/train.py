@@ -21,6 +21,7 @@ from textcls.config import Config, checkpoint_interval, first_difference
 from textcls.data import sources
 from textcls.data.batcher import Batcher, carve, epoch_batches, epoch_rows
 from textcls.data.encoded import encode_split
+from textcls.data.lsa import token_vectors
 from textcls.data.store import StoredData
 from textcls.data.tokenizer import Tokenizer, make_tokenizer
 from textcls.errors import ConfigError, DataError, Interrupted, TrainingError
@@ -383,6 +384,11 @@ def train(config: Config, *, device: torch.device, folder: Path, resume: bool = 
         tokenizer = make_tokenizer(config.tokenizer, _training_texts(config, stored))
         data = prepare(config, stored, tokenizer)
         model = new_model(config, vocab_size=tokenizer.vocab_size, n_classes=data.n_classes)
+        if config.transformer.embedding_init == "lsa":
+            log.info("latent semantic analysis of the training rows")
+            model.embeddings.start_from(
+                token_vectors(data.batcher.rows, data.train_rows, tokenizer.vocab_size, config.transformer.d_model)
+            )
         trainer = Trainer(model, data, config, device, folder, journal)
         run(trainer, stored, resume=resume)
         artifact = Artifact(model=model, config=config, class_names=stored.class_names, tokenizer=tokenizer)
