@@ -10,8 +10,8 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,10 +48,13 @@ class Work:
 
     dataset: str
     n_rows: int
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Of the data set's recipe."""
 
     @cached_property
     def config(self) -> Config:
-        return recipe(self.dataset).override({"data": {"rows_per_epoch": 0}, "training": {"epochs": 2}})
+        whole_epochs = {"data": {"rows_per_epoch": 0}, "training": {"epochs": 2}}
+        return recipe(self.dataset).override(whole_epochs).override(self.changes)
 
     @cached_property
     def stored(self) -> StoredData:
@@ -126,7 +129,7 @@ def train_literal(work: Work) -> Rate:
 def train_matrix_products(work: Work) -> Rate:
     """The matrix products of textcls's own batches, forward and backward, with nothing around them: the floor."""
     batches = epoch_batches(work.batcher, torch.arange(len(work.rows)), work.config.batch.size, seed=0)
-    shapes = [(len(batch), int(work.rows.lengths[batch].max())) for batch in batches]
+    shapes = [tuple(work.batcher.batch(batch).tokens.shape) for batch in batches]
     return _timed(partial(_matrix_products, work.config, backward=True), shapes, lambda shape: shape[0])
 
 

@@ -3,6 +3,7 @@
     scripts/bench                                     both data sets, training and inference
     scripts/bench --datasets ag-news --tasks train
     scripts/bench --profile train                     where textcls's time goes, operator by operator
+    scripts/bench --scaling                           how the rate grows with batch size, length and width
 
 Only ratios between the lines of one table mean much: a machine's speed changes from one minute to the next, which is
 why the contenders take turns and the median of their repeats counts.
@@ -17,6 +18,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+SCALING: dict[str, list[dict[str, dict[str, Any]]]] = {
+    "rows a batch": [{"batch": {"size": size}} for size in (1, 8, 32, 128)],
+    "tokens a row": [{"batch": {"max_length": length}} for length in (16, 64, 128, 256)],
+    "d_model": [
+        {"transformer": {"d_model": width, "d_ff": 4 * width, "n_heads": width // 32}} for width in (64, 128, 256, 512)
+    ],
+}
 ROWS = {"ag-news": {"train": 2_048, "infer": 4_096}, "db-pedia": {"train": 768, "infer": 1_024}}
 
 
@@ -29,6 +37,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", help="contenders whose names begin so")
     parser.add_argument("--out", type=Path, default=Path("runs/bench/speed.json"))
     parser.add_argument("--profile", choices=["train", "infer"])
+    parser.add_argument("--scaling", action="store_true")
     parser.add_argument("--one", nargs=3, metavar=("TASK", "DATASET", "CONTENDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -36,6 +45,8 @@ def main() -> None:
     elif options.profile:
         for dataset in options.datasets:
             profile(options.profile, dataset)
+    elif options.scaling:
+        scaling(options.repeats)
     else:
         found = [compare(t, d, options.repeats, options.only) for d in options.datasets for t in options.tasks]
         options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -90,6 +101,27 @@ def profile(task: str, dataset: str) -> None:
         run(work)
     print(f"{dataset}, {task}")
     print(profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=25, max_name_column_width=50))
+
+
+def scaling(repeats: int) -> None:
+    """Print training's rate as one size at a time is changed, beside that of its matrix products alone.
+
+    All else is as in AG News' recipe, but that every row is padded to 64 tokens, so that all rows are the same work.
+    """
+    from contenders import Work, train_matrix_products, train_textcls
+
+    print("| | rows/s | tokens/s | of the matrix products' rate |\n| --- | --- | --- | --- |")
+    for name, settings in SCALING.items():
+        for changes in settings:
+            (keys,) = changes.values()
+            batch = {"padding": "fixed", "max_length": 64} | changes.get("batch", {})
+            work = Work("ag-news", 512, {**changes, "batch": batch})
+            rates = [[n / s for n, s in (train_textcls(work), train_matrix_products(work))] for _ in range(repeats)]
+            rate, floor = (statistics.median(column) for column in zip(*rates, strict=True))
+            tokens = rate * work.config.batch.max_length
+            print(
+                f"| {next(iter(keys.values()))} {name} | {rate:,.0f} | {tokens:,.0f} | {rate / floor:.2f} |", flush=True
+            )
 
 
 def machine() -> dict[str, Any]:

@@ -37,6 +37,10 @@ def test_help_of_every_verb_shows_an_example(tmp_path: Path) -> None:
         assert f"Example: textcls {verb}" in run(verb, "--help", cwd=tmp_path).stdout
 
 
+def test_version(tmp_path: Path) -> None:
+    assert run("--version", cwd=tmp_path).stdout == f"{textcls.__version__}\n"
+
+
 def test_help_and_import_need_no_torch() -> None:
     code = (
         "import sys, textcls, textcls.cli\n"

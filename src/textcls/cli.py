@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
@@ -121,8 +122,18 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run th
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(version("textcls"))
+        raise typer.Exit
+
+
 @app.callback()
-def _main() -> None:
+def _main(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and exit.")
+    ] = False,
+) -> None:
     # Printing a result must not fail for a terminal that can't show a character of a text.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
