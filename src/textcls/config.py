@@ -86,8 +86,8 @@ class TransformerConfig:
     embedding_std: float = 0.05
     """Standard deviation of the token and position embeddings at the start; the original has 1."""
     embedding_init: Literal["random", "lsa"] = "random"
-    """Directions of the token embeddings at the start: drawn, or those of a latent semantic analysis of the training
-    rows, by which tokens that occur in the same rows begin alike."""
+    """Token embeddings at the start: drawn, or the directions of a latent semantic analysis of the training rows, by
+    which tokens that occur in the same rows begin alike, with elements of mean square 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +200,7 @@ _RECIPES: dict[str, dict[str, Any]] = {
             "n_heads": 8,
             "quiet_softmax": False,
             "token_dropout": 0.3,  # of 30,000 rows seen four times: without it fewer of the validation rows are right
-            "embedding_init": "lsa",
+            "embedding_init": "lsa",  # finetuned on AG News with embeddings frozen, it gets ten points more right
         },
     },
     "sample": {
