@@ -87,7 +87,7 @@ class TransformerConfig:
     """Standard deviation of the token and position embeddings at the start; the original has 1."""
     embedding_init: Literal["random", "lsa"] = "random"
     """Token embeddings at the start: drawn, or the directions of a latent semantic analysis of the training rows, by
-    which tokens that occur in the same rows begin alike, with elements of mean square 1."""
+    which tokens that occur in the same rows begin alike, and ten times as long."""
 
 
 @dataclass(frozen=True, kw_only=True)

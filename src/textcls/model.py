@@ -12,6 +12,8 @@ from torch.nn import functional as F
 
 from textcls.config import TransformerConfig
 
+GIVEN_STD = 0.5
+
 
 class Embeddings(nn.Module):
     """(token embedding + position embedding) / 2, both learnt.
@@ -29,14 +31,14 @@ class Embeddings(nn.Module):
 
     @torch.no_grad()
     def start_from(self, vectors: Tensor) -> None:
-        """Give each token the direction of its vector (V, D), with elements of mean square 1; one of 0 changes nothing.
+        """Give tokens the directions of vectors (V, D), with elements of standard deviation 0.5; one of 0 changes nothing.
 
-        So much longer than drawn ones, a token's embedding stays audible beside what the first layer adds to it, of
-        standard deviation 2 to 8 once trained. Drawn ones drown: layers that are finetuned behind the first, on another
-        data set, then know nothing of which token it was.
+        So much longer than drawn ones, an embedding stays audible beside what the first layer adds to it, of standard
+        deviation 2 to 8 once trained. Drawn ones drown: the layers behind the first, finetuned on another data set,
+        then know little of which token it was. Still longer ones learn more slowly.
         """
         known = vectors.any(dim=1)
-        self.token.weight[known] = F.normalize(vectors[known]) * math.sqrt(vectors.shape[1])
+        self.token.weight[known] = F.normalize(vectors[known]) * (GIVEN_STD * math.sqrt(vectors.shape[1]))
 
     def forward(self, tokens: Tensor) -> Tensor:  # (B, T) -> (B, T, D)
         token = self.token(tokens)
