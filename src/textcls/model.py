@@ -31,7 +31,7 @@ class Embeddings(nn.Module):
 
     @torch.no_grad()
     def start_from(self, vectors: Tensor) -> None:
-        """Give tokens the directions of vectors (V, D), with elements of standard deviation 0.5; one of 0 changes nothing.
+        """Give tokens the directions of vectors (V, D), and a standard deviation of 0.5; a vector of 0 changes nothing.
 
         So much longer than drawn ones, an embedding stays audible beside what the first layer adds to it, of standard
         deviation 2 to 8 once trained. Drawn ones drown: the layers behind the first, finetuned on another data set,
