@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from textcls.config import Config
 from textcls.data.tokenizer import Tokenizer, fetch_tokenizer, read_tokenizer
@@ -45,6 +46,13 @@ class Artifact:
     tokenizer: Tokenizer
     temperature: float = 1.0
     """What the logits were divided by to calibrate them; the model's head has it in it."""
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves out normal_, whose version for the meta device imports torch's compiler: 2 s, more than torch itself."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return None if func is nn.init.normal_ else func(*args, **(kwargs or {}))
 
 
 def new_model(config: Config, *, vocab_size: int, n_classes: int) -> TransformerClassifier:
@@ -108,7 +116,7 @@ def load(weights: Path) -> Artifact:
         with safe_open(weights, framework="pt") as file:
             config, class_names, fingerprint, temperature = _read_metadata(weights, file.metadata() or {})
             tokenizer = _find_tokenizer(weights, config, fingerprint)
-            with torch.device("meta"):  # no memory is taken for sizes that a file merely claims
+            with torch.device("meta"), _Undrawn():  # no memory is taken for sizes that a file merely claims
                 model = new_model(config, vocab_size=tokenizer.vocab_size, n_classes=len(class_names))
             expected = model.state_dict()
             _check_tensors(weights, file, expected)

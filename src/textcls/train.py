@@ -43,7 +43,8 @@ from textcls.runtime import (
     set_random_state,
 )
 
-RELEASE_EVERY = 10  # steps; at every one it takes a tenth of the time, at every tenth a hundredth
+LONG = 1.5
+"""How many times as long as the mean a row is in batches that free memory is given back before: one in ten."""
 MAX_SKIPPED = 20  # after as many halvings a loss scale of 2^16 is below 1: the overflow isn't the scale's
 log = logging.getLogger(__name__)
 
@@ -167,8 +168,6 @@ class Trainer:
             for batches in steps[n_done:]:
                 started = time.perf_counter()
                 self._step(batches)
-                if self.progress.step % RELEASE_EVERY == 0:
-                    release_free_memory()
                 self.so_far.seconds += time.perf_counter() - started
                 self._report(shown)
                 self._checkpoint(due=self._is_due())
@@ -203,6 +202,8 @@ class Trainer:
     def _backward(self, indices: Tensor, share: float) -> None:
         """Add a batch's gradient, times its share of the step's rows."""
         batch = self.data.batcher.batch(indices)
+        if batch.tokens.shape[1] > LONG * self.data.batcher.mean_length:
+            release_free_memory()
         assert batch.labels is not None
         moved = batch.to(self.device)
         assert moved.labels is not None

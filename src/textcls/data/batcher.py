@@ -45,6 +45,11 @@ class Batcher:
         """The batcher that a configuration asks for."""
         return cls(rows, pad_token, config.max_length if config.padding == "fixed" else None)
 
+    @property
+    def mean_length(self) -> float:
+        """Tokens of a row, with its padding where the length is fixed."""
+        return self.fixed_length or len(self.rows.ids) / len(self.rows)
+
     def batch(self, indices: Tensor) -> Batch:
         """The rows at `indices` (B,) as one batch."""
         starts = self.rows.offsets[indices]
