@@ -1,5 +1,6 @@
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,11 @@ def test_embeddings_start_from_the_training_rows_where_that_is_asked_for(tmp_pat
 def test_another_seed_gives_another_model(small_run: Path, tmp_path: Path) -> None:
     train(small(training={"seed": 1}), device=CPU, folder=tmp_path)
     assert not torch.equal(weights(tmp_path)["head.weight"], weights(small_run)["head.weight"])
+
+
+def test_the_log_names_measures_with_their_units(small_run: Path) -> None:
+    line = next(line for line in (small_run / "experiment.log").read_text().splitlines() if "epoch 1/" in line)
+    assert re.search(r", \d+ rows per second, \d+ tokens per second, peak memory \d+ MiB$", line)
 
 
 def test_every_epoch_is_on_record(small_run: Path) -> None:

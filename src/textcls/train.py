@@ -262,9 +262,7 @@ class Trainer:
         log.info(
             "epoch %d/%d: %s; %s; lr %.2e, %s",
             *(self.progress.epoch + 1, self.n_epochs, _shown("train", train), _shown("valid", valid), self._lr()),
-            ", ".join(
-                f"{value:.0f} {name.replace('_', ' ')}" for name, value in {**skipped, **speed, **memory}.items()
-            ),
+            ", ".join(_measure(name, value) for name, value in {**skipped, **speed, **memory}.items()),
         )
 
     def _not_finite(self, what: str) -> str:
@@ -475,6 +473,12 @@ def _objective(config: Config, data: TrainingData, device: torch.device) -> Obje
 
 def _rates(counts: Counts) -> dict[str, float]:
     return {"rows": counts.rows, "loss": counts.loss, "accuracy": counts.accuracy, "macro_f1": counts.macro_f1}
+
+
+def _measure(name: str, value: float) -> str:
+    """`peak_memory_mib` as "peak memory 812 MiB", `rows_per_second` as "300 rows per second"."""
+    words = name.removesuffix("_mib").replace("_", " ")
+    return f"{words} {value:.0f} MiB" if name.endswith("_mib") else f"{value:.0f} {words}"
 
 
 def _shown(split: str, counts: Counts) -> str:
