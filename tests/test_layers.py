@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "textcls"
 LAYERS = [
     *("errors", "files", "display", "config", "metrics", "runtime"),
-    *("data.dataset", "data.texts", "data.store", "data.encodings", "data.table", "data.separated", "data.formats"),
+    *("data.dataset", "data.store", "data.encodings", "data.texts", "data.table", "data.separated", "data.formats"),
     *("data.splits", "data.labelled", "data.sources", "data.tokenizer", "data.encoded", "data.lsa", "data.batcher"),
     *("model", "artifact", "checkpoint", "evaluate", "calibration", "scorecard", "infer", "answers", "survey"),
     *("journal", "objective", "optimizer", "train", "finetune", "cli", "__main__"),

@@ -248,6 +248,7 @@ def infer(
     text_column: Annotated[
         list[str] | None, typer.Option(help="The file's column or key of the text; repeatable: joined.")
     ] = None,
+    encoding: Annotated[str, typer.Option(help="Of the file, such as latin-1; by default detected.")] = "auto",
     form: Annotated[
         Literal["jsonl", "csv"] | None,
         typer.Option("--format", help="Of the output; by default csv for an --out that ends so, else jsonl."),
@@ -265,14 +266,14 @@ def infer(
     as_json: Json = False,
 ) -> None:
     """Classify texts: print each with its class and probabilities."""
-    _check_infer(texts, file, text_column, form, out, threshold, unsure, as_json)
+    _check_infer(texts, file, text_column, encoding, form, out, threshold, unsure, as_json)
     from textcls.answers import answer, write_answers
     from textcls.data.texts import numbered, read_texts
     from textcls.infer import load
     from textcls.journal import counted, show_notes
 
     show_notes()
-    given = read_texts(file, text_column or ()) if file is not None else None
+    given = read_texts(file, text_column or (), encoding) if file is not None else None
     classifier = load(run, device=device, dtype=dtype or "f32")
     n_classes = len(classifier.class_names)
     top_k = min(top_k or (0 if given else n_classes), n_classes)
@@ -431,6 +432,7 @@ def _check_infer(
     texts: list[str] | None,
     file: str | None,
     text_column: list[str] | None,
+    encoding: str,
     form: str | None,
     out: Path | None,
     threshold: float,
@@ -442,6 +444,8 @@ def _check_infer(
         raise DataError(f"--file {file}: there are texts on the command line as well; give one or the other.")
     if text_column and file is None:
         raise DataError(f"--text-column {text_column[0]}: is of a file; give one with --file.")
+    if encoding != "auto" and file is None:
+        raise DataError(f"--encoding {encoding}: is of a file; give one with --file.")
     if unsure is not None and not threshold:
         raise DataError(f"--unsure {unsure}: no text is below a --threshold of 0; give a higher one.")
     if as_json and form == "csv":

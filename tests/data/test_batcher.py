@@ -78,11 +78,11 @@ def test_fixed_padding_keeps_the_drawn_order(rows: EncodedRows) -> None:
     assert torch.equal(torch.cat(batches), indices)
 
 
-def test_evaluation_sees_every_row_once(rows: EncodedRows) -> None:
-    seen = [
-        number for chosen, _ in ordered_batches(Batcher(rows, PAD), torch.arange(len(rows)), 77) for number in chosen
-    ]
-    assert sorted(map(int, seen)) == list(range(len(rows)))
+def test_evaluation_sees_every_row_once_the_longest_first(rows: EncodedRows) -> None:
+    batches = list(ordered_batches(Batcher(rows, PAD), torch.arange(len(rows)), 77))
+    assert sorted(int(number) for chosen, _ in batches for number in chosen) == list(range(len(rows)))
+    widths = [batch.tokens.shape[1] for _, batch in batches]
+    assert widths == sorted(widths, reverse=True)
 
 
 class TestEpochRows:

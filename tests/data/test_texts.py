@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from textcls.data.texts import MAX_FIELD, UnlabelledText, numbered, read_texts
-from textcls.errors import DataError
+from textcls.errors import ConfigError, DataError
 
 
 def texts_of(path: Path, content: str | bytes, *columns: str) -> list[tuple[object, str]]:
@@ -74,9 +74,6 @@ def test_empty_in_empty_out(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "n_good", "sentence"),
     [
-        ("a.txt", b"good\nM\xfcller\n", 1, r"a.txt, line 2: is not UTF-8"),
-        ("a.txt", "good".encode("utf-16"), 0, r"a.txt, line 1: is not UTF-8"),
-        ("a.csv", b'text\ngood\n"two\nlines"\nM\xfcller\n', 2, r"a.csv, line 5: is not UTF-8"),
         ("a.csv", b'text,x\ngood,1\n"two\nlines",1\na,b,c\n', 2, r"a.csv, line 5: has 3 fields where .* has 2; put"),
         ("a.csv", b"text,x\ngood,1\nshort\n", 1, r"a.csv, line 3: has 1 fields where the header has 2"),
         ("a.csv", b'text\ngood\n"open\nline\n', 1, r"a.csv, line 3: its quotes don't match"),
@@ -97,6 +94,26 @@ def test_a_bad_line_is_named_after_the_good_ones_are_read(
     assert len(list(itertools.islice(items, n_good))) == n_good
     with pytest.raises(DataError, match=sentence):
         next(items)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "utf-16", "utf-16-le"])
+def test_the_encoding_of_a_file_is_detected(tmp_path: Path, encoding: str) -> None:
+    for name in ("a.txt", "a.csv", "a.jsonl"):
+        lines = {"a.csv": ["text", "Müller", "café"], "a.jsonl": ['"Müller"', '{"text": "café"}']}
+        content = "\n".join(lines.get(name, ["Müller", "café"])).encode(encoding)
+        assert texts_of(tmp_path / name, content) == [(1, "Müller"), (2, "café")]
+
+
+def test_an_encoding_that_is_given_is_held_to(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes("text\ngood\nMüller\n".encode("cp1252"))
+    assert [item.text for item in read_texts(str(path), encoding="latin-1")] == ["good", "Müller"]
+    with pytest.raises(DataError, match=r"a.csv: line 3: is not in utf-8"):
+        list(read_texts(str(path), encoding="utf-8"))
+    with pytest.raises(ConfigError, match=r"--encoding nonsense: there is no such encoding"):
+        list(read_texts(str(path), encoding="nonsense"))
+    with pytest.raises(ConfigError, match=r"--encoding latin-1: standard input is read as UTF-8"):
+        read_texts("-", encoding="latin-1")
 
 
 def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -136,6 +153,17 @@ def test_lines_are_read_only_as_they_are_asked_for(tmp_path: Path) -> None:
     del items  # closes the pipe
     writer.join(timeout=60)
     assert not writer.is_alive()
+
+
+def test_what_is_piped_must_be_utf_8(tmp_path: Path) -> None:
+    pipe = tmp_path / "a.txt"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=[b"good\nM\xfcller\n"], daemon=True)
+    writer.start()
+    items = read_texts(str(pipe))
+    assert next(items).text == "good"
+    with pytest.raises(DataError, match=r"a.txt, line 2: is not UTF-8"):
+        next(items)
 
 
 def test_numbered() -> None:

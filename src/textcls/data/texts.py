@@ -4,11 +4,13 @@
     .csv, .tsv   a header, then a row a text; separated by the one of , ; and tab that the header has most of
     .jsonl       a line a text: an object, or just a string
 
-The id is that of a column or key `id`, or else the number of the text, counted from 1. Files are UTF-8.
+The id is that of a column or key `id`, or else the number of the text, counted from 1. A file's encoding is detected;
+what is piped is UTF-8.
 """
 
 import csv
 import json
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +19,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from textcls.errors import DataError
+from textcls.data.encodings import text_file
+from textcls.errors import ConfigError, DataError
 
 STDIN = "-"
 TEXTS = ("text", "sentence")
@@ -35,6 +38,9 @@ Lines = Iterator[tuple[int, str]]
 """(line number from 1, line with its end)"""
 
 
+log = logging.getLogger(__name__)
+
+
 @dataclass(frozen=True, slots=True)
 class UnlabelledText:
     """One text to classify."""
@@ -49,15 +55,17 @@ def numbered(texts: Sequence[str]) -> Iterator[UnlabelledText]:
     return (UnlabelledText(number, text) for number, text in enumerate(texts, 1))
 
 
-def read_texts(file: str, columns: Sequence[str] = ()) -> Iterator[UnlabelledText]:
+def read_texts(file: str, columns: Sequence[str] = (), encoding: str = "auto") -> Iterator[UnlabelledText]:
     """The texts of a file, or of standard input for "-", read as they are asked for.
 
     Args:
         file: a path, whose ending says what is in it, or "-".
         columns: the columns or keys whose values make the text, joined with line ends; by default they are found by
             their names.
+        encoding: of the file; "auto" detects it.
 
     Raises:
+        ConfigError: the encoding isn't known, or one is given for standard input.
         DataError: there is no such file, or a line of it can't be used; the message names both.
     """
     suffix = ".txt" if file == STDIN else Path(file).suffix.lower()
@@ -67,23 +75,38 @@ def read_texts(file: str, columns: Sequence[str] = ()) -> Iterator[UnlabelledTex
         )
     if file != STDIN and not os.path.exists(file):
         raise DataError(f"--file {file}: there is no such file.")
-    return _READERS[suffix]("standard input" if file == STDIN else file, _lines(file), columns)
+    name = "standard input" if file == STDIN else file
+    if os.path.isfile(file):
+        return _READERS[suffix](name, _file_lines(file, encoding), columns)
+    if encoding != "auto":
+        raise ConfigError(f"--encoding {encoding}: {name} is read as UTF-8; leave it out, and pipe through iconv.")
+    return _READERS[suffix](name, _piped_lines(name, 0 if file == STDIN else file), columns)
 
 
-def _lines(file: str) -> Lines:
-    """The lines of a file, in which every byte that isn't UTF-8 is found by the lone surrogate that it decodes to."""
-    name, source = ("standard input", 0) if file == STDIN else (file, file)
-    keep_ends = ""  # a line end inside a quoted field is a part of the text
+def _file_lines(path: str, encoding: str) -> Lines:
+    """The lines of a file; the note on its encoding is shown where that isn't plain UTF-8."""
+    try:
+        file = text_file(Path(path), encoding)
+        if file.note != "utf-8":
+            log.info("%s: %s", path, file.note)
+        with file.open() as stream:
+            yield from enumerate(stream, 1)
+    except OSError as error:
+        raise DataError(f"{path}: can't be read ({error.strerror}).") from None
+
+
+def _piped_lines(name: str, source: str | int) -> Lines:
+    """The lines of what can be read once; a byte of them that isn't UTF-8 decodes to a lone surrogate, and so shows."""
     try:
         opened = open(  # noqa: SIM115  # closed below
-            source, encoding="utf-8-sig", errors="surrogateescape", newline=keep_ends, closefd=file != STDIN
+            source, encoding="utf-8-sig", errors="surrogateescape", newline="", closefd=source != 0
         )
     except OSError as error:
         raise DataError(f"{name}: can't be read ({error.strerror}).") from None
     with opened:
         for number, line in enumerate(opened, 1):
             if not line.isascii() and _SURROGATE.search(line):
-                raise DataError(f"{name}, line {number}: is not UTF-8; convert the file first, such as with iconv.")
+                raise DataError(f"{name}, line {number}: is not UTF-8; pipe it through iconv.")
             yield number, line
 
 
