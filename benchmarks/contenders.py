@@ -28,7 +28,7 @@ from textcls.data.batcher import Batcher, epoch_batches, ordered_batches
 from textcls.data.encoded import EncodedRows, from_ids
 from textcls.data.store import StoredData
 from textcls.data.tokenizer import Tokenizer, make_tokenizer
-from textcls.evaluate import EVAL_BATCH_SIZE
+from textcls.evaluate import EVAL_BATCH_TOKENS
 from textcls.infer import Classifier
 from textcls.journal import Journal
 from textcls.model import TransformerClassifier
@@ -198,7 +198,7 @@ def infer_literal(work: Work) -> Rate:
 def infer_matrix_products(work: Work) -> Rate:
     """The matrix products of textcls's own evaluation batches, with nothing around them."""
     every_row = torch.arange(len(work.rows))
-    shapes = [tuple(batch.tokens.shape) for _, batch in ordered_batches(work.batcher, every_row, EVAL_BATCH_SIZE)]
+    shapes = [tuple(batch.tokens.shape) for _, batch in ordered_batches(work.batcher, every_row, EVAL_BATCH_TOKENS)]
     return _timed(partial(_matrix_products, work.config, backward=False), shapes, lambda shape: shape[0])
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from textcls.artifact import Artifact
 from textcls.data.batcher import Batcher, ordered_batches
-from textcls.evaluate import EVAL_BATCH_SIZE
+from textcls.evaluate import EVAL_BATCH_TOKENS
 
 MAX_TEMPERATURE = 20.0
 _HALVINGS = 60
@@ -26,7 +26,7 @@ def calibrate(artifact: Artifact, batcher: Batcher, rows: Tensor, device: torch.
     model = artifact.model.to(device).eval()
     logits, labels = [], []
     with torch.inference_mode():
-        for _, batch in ordered_batches(batcher, rows, EVAL_BATCH_SIZE):
+        for _, batch in ordered_batches(batcher, rows, EVAL_BATCH_TOKENS):
             assert batch.labels is not None  # validation rows have labels
             moved = batch.to(device)
             logits.append(model(moved.tokens, moved.keep).float().cpu())

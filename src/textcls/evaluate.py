@@ -15,9 +15,10 @@ from textcls.data.encoded import encode_split
 from textcls.data.store import StoredData
 from textcls.errors import DataError
 from textcls.metrics import Counts
-from textcls.runtime import autocast
+from textcls.runtime import autocast, release_free_memory
 
-EVAL_BATCH_SIZE = 128
+EVAL_BATCH_TOKENS = 8_192
+"""Of a batch, padding included: as many as a training batch of 32 rows of 256 tokens has, and no more memory."""
 _NAMED_CLASSES = 14
 """Of the model, that an error lists."""
 
@@ -37,10 +38,11 @@ def judge(
 ) -> Judged:
     """Run the model on the given rows, every one of them once; it is left in eval mode."""
     model.eval()
+    release_free_memory()
     counts = Counts(n_classes)
     numbers, labels, predicted, confidence = [rows[:0]], [rows[:0]], [rows[:0]], [torch.empty(0)]
     with torch.inference_mode(), autocast(device, dtype):
-        for indices, batch in ordered_batches(batcher, rows, EVAL_BATCH_SIZE):
+        for indices, batch in ordered_batches(batcher, rows, EVAL_BATCH_TOKENS):
             logits, loss = logits_and_loss(model, batch.to(device))
             assert batch.labels is not None  # evaluated rows have labels
             counts.add(logits, batch.labels, loss.item() * len(logits))

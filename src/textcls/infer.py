@@ -15,7 +15,7 @@ from textcls.artifact import Artifact
 from textcls.data.batcher import Batcher, ordered_batches
 from textcls.data.encoded import from_ids
 from textcls.errors import UserError
-from textcls.evaluate import EVAL_BATCH_SIZE
+from textcls.evaluate import EVAL_BATCH_TOKENS
 from textcls.runtime import autocast, resolve_device
 
 CHUNK_TEXTS = 1_024
@@ -92,7 +92,7 @@ class Classifier:
         batcher = Batcher.of(rows, self.artifact.tokenizer.pad_token, config)
         result = torch.empty(len(texts), len(self.class_names))
         with torch.inference_mode(), autocast(self.device, self.dtype):
-            for indices, batch in ordered_batches(batcher, torch.arange(len(texts)), EVAL_BATCH_SIZE):
+            for indices, batch in ordered_batches(batcher, torch.arange(len(texts)), EVAL_BATCH_TOKENS):
                 batch = batch.to(self.device)
                 logits = self.artifact.model(batch.tokens, batch.keep)
                 result[indices] = logits.float().softmax(-1).cpu()

@@ -79,10 +79,14 @@ def test_fixed_padding_keeps_the_drawn_order(rows: EncodedRows) -> None:
 
 
 def test_evaluation_sees_every_row_once_the_longest_first(rows: EncodedRows) -> None:
-    batches = list(ordered_batches(Batcher(rows, PAD), torch.arange(len(rows)), 77))
+    batches = list(ordered_batches(Batcher(rows, PAD), torch.arange(len(rows)), 600))
+    assert all(batch.tokens.numel() <= 600 for _, batch in batches)
+    assert sum(batch.tokens.numel() > 450 for _, batch in batches) > 0.9 * len(batches)
     assert sorted(int(number) for chosen, _ in batches for number in chosen) == list(range(len(rows)))
     widths = [batch.tokens.shape[1] for _, batch in batches]
     assert widths == sorted(widths, reverse=True)
+    assert [len(batch.tokens) for _, batch in ordered_batches(Batcher(rows, PAD), torch.arange(5), 1)] == [1] * 5
+    assert not list(ordered_batches(Batcher(rows, PAD), torch.arange(0), 600))
 
 
 class TestEpochRows:

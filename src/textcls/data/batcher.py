@@ -103,14 +103,19 @@ def epoch_batches(batcher: Batcher, indices: Tensor, batch_size: int, seed: int)
     return batches_by_length(indices, batcher.rows.lengths, batch_size, seed)
 
 
-def ordered_batches(batcher: Batcher, indices: Tensor, batch_size: int) -> Iterator[tuple[Tensor, Batch]]:
-    """Every given row once, the longest first, for evaluation: (row numbers, batch).
+def ordered_batches(batcher: Batcher, indices: Tensor, max_tokens: int) -> Iterator[tuple[Tensor, Batch]]:
+    """Every given row once, the longest first, in batches of at most so many padded tokens: (row numbers, batch).
 
-    What the longest batch took, all others fit into; the other way round the heap grew with every batch, by 560 MiB.
+    What the first batch took in memory, all others fit into; the other way round the heap grew with every one.
     """
-    order = batcher.rows.lengths[indices].argsort(stable=True, descending=True)
-    for chosen in indices[order].split(batch_size) if len(indices) else ():
+    lengths = batcher.rows.lengths[indices]
+    order = lengths.argsort(stable=True, descending=True)
+    first = 0
+    while first < len(order):
+        width = batcher.fixed_length or int(lengths[order[first]])
+        chosen = indices[order[first : first + max(1, max_tokens // width)]]
         yield chosen, batcher.batch(chosen)
+        first += len(chosen)
 
 
 def _generator(seed: int, number: int) -> torch.Generator:
