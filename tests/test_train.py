@@ -69,7 +69,8 @@ def test_another_seed_gives_another_model(small_run: Path, tmp_path: Path) -> No
 
 
 def test_the_log_names_measures_with_their_units(small_run: Path) -> None:
-    line = next(line for line in (small_run / "experiment.log").read_text().splitlines() if "epoch 1/" in line)
+    lines = (small_run / "experiment.log").read_text().splitlines()
+    line = next(line for line in lines if "epoch 1/2: train loss" in line)
     assert re.search(r", \d+ rows per second, \d+ tokens per second, peak memory \d+ MiB$", line)
 
 

@@ -200,7 +200,7 @@ _RECIPES: dict[str, dict[str, Any]] = {
             "n_heads": 8,
             "quiet_softmax": False,
             "token_dropout": 0.3,  # of 30,000 rows seen four times: without it fewer of the validation rows are right
-            "embedding_init": "lsa",  # finetuned on AG News with embeddings frozen, it gets ten points more right
+            "embedding_init": "lsa",  # for finetuning: after an epoch on AG News 84 in 100 right rather than 74
         },
     },
     "sample": {
