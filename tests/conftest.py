@@ -7,9 +7,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from textcls.data.encoded import EncodedRows
 
 # A server of the Hub's routes with rows of the two benchmarks and the bert-base-cased tokenizer, as `serve.py`.
 HUB = Path(os.environ.get("TEXTCLS_TEST_HUB", Path(__file__).parents[2] / "shared" / "hub")) / "serve.py"
@@ -79,6 +82,18 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "sample"
     train(recipe("sample").override(SMALL), device=torch.device("cpu"), folder=folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def rows() -> "EncodedRows":
+    """The sample's training rows, in 1,000 tokens of its own."""
+    from textcls.data import sources
+    from textcls.data.encoded import encode_split
+    from textcls.data.tokenizer import train_tokenizer
+
+    stored = sources.load("sample")
+    tokenizer = train_tokenizer((item.text for item in stored.splits["train"]), 1_000)
+    return encode_split(stored, "train", tokenizer, 128)
 
 
 @pytest.fixture

@@ -95,6 +95,7 @@ SHORT: dict[str, Any] = {"data": {"rows_per_epoch": 256, "valid_rows": 32}}
             (7,),
             {
                 "batch": {"padding": "fixed", "max_length": 64},
+                "transformer": {"embedding_init": "lsa"},
                 "data": {"with_replacement": True, "rows_per_epoch": 256},
                 "optimizer": {"name": "adam", "clip_norm": 0.0},
                 "schedule": {"name": "noam", "lr": 1e-1},

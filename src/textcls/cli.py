@@ -11,7 +11,6 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 import typer
 from typer.core import TyperGroup
 
+from textcls import __version__
 from textcls.config import Config, parse_override, read_toml, recipe
 from textcls.errors import ArtifactError, ConfigError, DataError, Interrupted, UserError
 
@@ -124,7 +124,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def _print_version(asked: bool) -> None:
     if asked:
-        print(version("textcls"))
+        print(__version__)
         raise typer.Exit
 
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from textcls.config import TransformerConfig
 
 GIVEN_STD = 0.5
+"""Of the elements of token embeddings that start from given vectors."""
 
 
 class Embeddings(nn.Module):

@@ -387,7 +387,7 @@ def train(config: Config, *, device: torch.device, folder: Path, resume: bool = 
         tokenizer = make_tokenizer(config.tokenizer, _training_texts(config, stored))
         data = prepare(config, stored, tokenizer)
         model = new_model(config, vocab_size=tokenizer.vocab_size, n_classes=data.n_classes)
-        if config.transformer.embedding_init == "lsa":
+        if config.transformer.embedding_init == "lsa" and not resume:  # which takes the weights from a checkpoint
             log.info("latent semantic analysis of the training rows")
             model.embeddings.start_from(
                 token_vectors(data.batcher.rows, data.train_rows, tokenizer.vocab_size, config.transformer.d_model)

@@ -6,18 +6,11 @@ import torch
 from textcls.config import BatchConfig, TransformerConfig
 from textcls.data import sources
 from textcls.data.batcher import Batcher, batches_by_length, carve, epoch_batches, epoch_rows, ordered_batches
-from textcls.data.encoded import EncodedRows, encode_split, from_ids
-from textcls.data.tokenizer import fetch_tokenizer, train_tokenizer
+from textcls.data.encoded import EncodedRows, from_ids
+from textcls.data.tokenizer import fetch_tokenizer
 from textcls.model import TransformerClassifier
 
 PAD = 0
-
-
-@pytest.fixture(scope="module")
-def rows() -> EncodedRows:
-    stored = sources.load("sample")
-    tokenizer = train_tokenizer((item.text for item in stored.splits["train"]), 1_000)
-    return encode_split(stored, "train", tokenizer, 128)
 
 
 def test_a_batch_holds_its_rows_and_pads_to_the_longest() -> None:

@@ -6,19 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from textcls.data import lsa, sources
-from textcls.data.encoded import EncodedRows, encode_split, from_ids
+from textcls.data import lsa
+from textcls.data.encoded import EncodedRows, from_ids
 from textcls.data.lsa import token_vectors
-from textcls.data.tokenizer import train_tokenizer
 
-VOCAB_SIZE = 1_000
-
-
-@pytest.fixture(scope="module")
-def rows() -> EncodedRows:
-    stored = sources.load("sample")
-    tokenizer = train_tokenizer((item.text for item in stored.splits["train"]), VOCAB_SIZE)
-    return encode_split(stored, "train", tokenizer, 128)
+VOCAB_SIZE = 1_000  # of `rows`
 
 
 def texts_of(rows: EncodedRows, chosen: Tensor) -> list[list[int]]:
@@ -62,7 +54,7 @@ def test_tokens_and_dimensions_that_nothing_is_known_of_are_zero() -> None:
     assert not vectors[:, 3:].any()
 
 
-def test_tokens_that_share_rows_are_alike(rows: EncodedRows) -> None:
+def test_tokens_that_share_rows_are_alike() -> None:
     texts = [[10, 11, 12], [11, 12, 13], [10, 13, 11]] * 5 + [[20, 21, 22], [21, 22, 23], [20, 23, 21]] * 5
     directions = torch.nn.functional.normalize(token_vectors(from_ids(texts), torch.arange(30), 30, 2))
     alike = directions @ directions.T
@@ -70,7 +62,7 @@ def test_tokens_that_share_rows_are_alike(rows: EncodedRows) -> None:
     assert alike[10:14, 20:24].abs().max() < 0.01
 
 
-def test_many_rows_are_looked_at_by_an_even_sample(rows: EncodedRows, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_are_looked_at_by_an_even_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lsa, "_MAX_ROWS", 3)
     texts = [[number] for number in range(1, 10)]
     vectors = token_vectors(from_ids(texts), torch.arange(9), vocab_size=10, d_model=4)

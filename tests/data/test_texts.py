@@ -155,15 +155,36 @@ def test_lines_are_read_only_as_they_are_asked_for(tmp_path: Path) -> None:
     assert not writer.is_alive()
 
 
-def test_what_is_piped_must_be_utf_8(tmp_path: Path) -> None:
-    pipe = tmp_path / "a.txt"
+@pytest.mark.parametrize(
+    ("name", "content", "n_good", "sentence"),
+    [
+        ("a.txt", b"good\nM\xfcller\n", 1, r"a.txt, line 2: is not UTF-8"),
+        ("a.txt", "good".encode("utf-16"), 0, r"a.txt, line 1: is not UTF-8"),
+        ("a.csv", b'text\ngood\n"two\nlines"\nM\xfcller\n', 2, r"a.csv, line 5: is not UTF-8"),
+    ],
+)
+def test_what_is_piped_must_be_utf_8(tmp_path: Path, name: str, content: bytes, n_good: int, sentence: str) -> None:
+    pipe = tmp_path / name
     os.mkfifo(pipe)
-    writer = threading.Thread(target=pipe.write_bytes, args=[b"good\nM\xfcller\n"], daemon=True)
-    writer.start()
+    threading.Thread(target=pipe.write_bytes, args=[content], daemon=True).start()
     items = read_texts(str(pipe))
-    assert next(items).text == "good"
-    with pytest.raises(DataError, match=r"a.txt, line 2: is not UTF-8"):
+    assert len(list(itertools.islice(items, n_good))) == n_good
+    with pytest.raises(DataError, match=sentence):
         next(items)
+
+
+def test_a_file_called_like_standard_input_is_not_it(in_tmp: Path) -> None:
+    (in_tmp / "-").write_text("of the file\n")
+    with (in_tmp / "piped").open("w+b") as piped:
+        piped.write(b"of the pipe\n")
+        piped.seek(0)
+        saved = os.dup(0)
+        os.dup2(piped.fileno(), 0)
+        try:
+            assert [item.text for item in read_texts("-")] == ["of the pipe"]
+        finally:
+            os.dup2(saved, 0)
+            os.close(saved)
 
 
 def test_numbered() -> None:

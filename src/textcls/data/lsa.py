@@ -47,7 +47,7 @@ def _counts(rows: EncodedRows, chosen: Tensor, vocab_size: int) -> Tensor:
     row = torch.repeat_interleave(torch.arange(len(chosen)), lengths)
     within = torch.arange(len(row)) - torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
     tokens = rows.ids[rows.offsets[chosen][row] + within].long()
-    return _sparse(torch.stack([tokens, row]), torch.ones(len(row)), vocab_size, len(chosen)).coalesce()
+    return _sparse(torch.stack([tokens, row]), torch.ones(len(row)), vocab_size, len(chosen))
 
 
 def _weighted(counts: Tensor) -> Tensor:
@@ -60,4 +60,5 @@ def _weighted(counts: Tensor) -> Tensor:
 
 
 def _sparse(indices: Tensor, values: Tensor, n: int, m: int) -> Tensor:
-    return torch.sparse_coo_tensor(indices, values, (n, m), check_invariants=True)
+    """A sparse matrix (n, m); values of one place are summed, here rather than in every product with it."""
+    return torch.sparse_coo_tensor(indices, values, (n, m), check_invariants=True).coalesce()

@@ -76,7 +76,7 @@ def read_texts(file: str, columns: Sequence[str] = (), encoding: str = "auto") -
     if file != STDIN and not os.path.exists(file):
         raise DataError(f"--file {file}: there is no such file.")
     name = "standard input" if file == STDIN else file
-    if os.path.isfile(file):
+    if file != STDIN and os.path.isfile(file):  # and no pipe, which can't be read twice, as to detect takes
         return _READERS[suffix](name, _file_lines(file, encoding), columns)
     if encoding != "auto":
         raise ConfigError(f"--encoding {encoding}: {name} is read as UTF-8; leave it out, and pipe through iconv.")
