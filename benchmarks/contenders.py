@@ -32,7 +32,8 @@ from textcls.evaluate import EVAL_BATCH_TOKENS
 from textcls.infer import Classifier
 from textcls.journal import Journal
 from textcls.model import TransformerClassifier
-from textcls.train import Trainer, TrainingData
+from textcls.train import Trainer
+from textcls.training_data import TrainingData
 
 PIPELINE_BATCH_SIZES = (1, 8, 32, 128)
 _LITERAL_BATCHES = 3  # it pads every row to one length, so a few batches tell its rate
@@ -97,7 +98,11 @@ def train_textcls(work: Work) -> Rate:
     """Two epochs of the real loop; the second one's rate, as the run itself reports it."""
     every_row = torch.arange(len(work.rows))
     data = TrainingData(
-        batcher=work.batcher, train_rows=every_row, valid_rows=every_row[:32], class_names=work.stored.class_names
+        batcher=work.batcher,
+        text_rows=every_row,
+        train_rows=every_row,
+        valid_rows=every_row[:32],
+        class_names=work.stored.class_names,
     )
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder)) as journal:
         Trainer(work.model(), data, work.config, torch.device("cpu"), Path(folder), journal).fit()

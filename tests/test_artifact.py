@@ -24,7 +24,8 @@ def logits(loaded: Artifact) -> torch.Tensor:
 def test_what_a_run_leaves(small_run: Path) -> None:
     names = {path.name for path in small_run.iterdir()}
     assert names == {
-        *("model.safetensors", "config.json", "tokenizer.json", "metrics.jsonl", "experiment.log", "checkpoints")
+        *("model.safetensors", "config.json", "tokenizer.json", "metrics.jsonl", "experiment.log", "checkpoints"),
+        ".lock",
     }
     with safe_open(small_run / "model.safetensors", framework="pt") as file:
         metadata = file.metadata()

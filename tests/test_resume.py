@@ -80,7 +80,13 @@ SHORT: dict[str, Any] = {"data": {"rows_per_epoch": 256, "valid_rows": 32}}
         (
             (2, 5),
             {
-                "training": {"accumulate": 3, "label_smoothing": 0.1, "class_weights": "balanced", "steps": 7},
+                "training": {
+                    "accumulate": 3,
+                    "averaging": 0.9,
+                    "label_smoothing": 0.1,
+                    "class_weights": "balanced",
+                    "steps": 7,
+                },
                 "transformer": {"token_dropout": 0.2, "score_dropout": 0.1},
             },
         ),
@@ -89,6 +95,14 @@ SHORT: dict[str, Any] = {"data": {"rows_per_epoch": 256, "valid_rows": 32}}
             {
                 "training": {"epochs": 5, "patience": 1, "calibrate": True, "checkpoint_every": "5"},
                 "schedule": {"name": "constant", "lr": 1e-2},
+            },
+        ),
+        (
+            (20, 37),
+            {
+                "data": {"rows_per_epoch": 64, "valid_rows": 500},
+                "pretraining": {"epochs": 2, "warmup_steps": 5},
+                "training": {"checkpoint_every": "6", "patience": 1},
             },
         ),
         (

@@ -16,12 +16,13 @@ from textcls.config import Config, recipe
 from textcls.data import sources
 from textcls.data.lsa import token_vectors
 from textcls.data.tokenizer import make_tokenizer
-from textcls.errors import ConfigError, TrainingError
+from textcls.errors import ConfigError, StorageError, TrainingError
 from textcls.evaluate import evaluate_split
 from textcls.journal import Journal
 from textcls.optimizer import learning_rate
 from textcls.runtime import seed_everything
-from textcls.train import Trainer, _training_texts, prepare, train
+from textcls.train import Trainer, train
+from textcls.training_data import prepare, training_texts
 
 CPU = torch.device("cpu")
 
@@ -55,7 +56,7 @@ def test_embeddings_start_from_the_training_rows_where_that_is_asked_for(tmp_pat
     train(config, device=CPU, folder=tmp_path)
     started = checkpoint.read(tmp_path / "checkpoints/step-0000000000.pt")["model"]["embeddings.token.weight"]
     stored = sources.load("sample")
-    tokenizer = make_tokenizer(config.tokenizer, _training_texts(config, stored))
+    tokenizer = make_tokenizer(config.tokenizer, training_texts(config, stored))
     data = prepare(config, stored, tokenizer)
     seed_everything(config.training.seed)
     drawn = new_model(config, vocab_size=tokenizer.vocab_size, n_classes=4).embeddings
@@ -122,9 +123,18 @@ def test_training_anew_leaves_nothing_of_the_run_before(tmp_path: Path, monkeypa
     with pytest.raises(KeyboardInterrupt):
         train(small(), device=CPU, folder=tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
-        *("config.json", "experiment.log", "metrics.jsonl", "checkpoints")
+        ".lock",
+        *("config.json", "experiment.log", "metrics.jsonl", "checkpoints"),
     }
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-0000000000.pt"]
+
+
+def test_a_folder_takes_one_training_at_a_time(tmp_path: Path) -> None:
+    with Journal(tmp_path) as first:
+        first.metrics({"kept": 1})
+        with pytest.raises(StorageError, match="another training is writing there"):
+            train(small(), device=CPU, folder=tmp_path)
+    assert metrics(tmp_path) == [{"kept": 1}]
 
 
 def _interrupted(*_: object) -> None:
@@ -133,7 +143,7 @@ def _interrupted(*_: object) -> None:
 
 def trainer(folder: Path, config: Config, journal: Journal) -> Trainer:
     stored = sources.load("sample")
-    tokenizer = make_tokenizer(config.tokenizer, _training_texts(config, stored))
+    tokenizer = make_tokenizer(config.tokenizer, training_texts(config, stored))
     data = prepare(config, stored, tokenizer)
     model = artifact.new_model(config, vocab_size=tokenizer.vocab_size, n_classes=data.n_classes)
     return Trainer(model, data, config, CPU, folder, journal)
@@ -142,15 +152,30 @@ def trainer(folder: Path, config: Config, journal: Journal) -> Trainer:
 def test_validation_rows_are_carved_from_train_and_never_trained_on(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
         run = trainer(tmp_path, small(), journal)
-        seen = {int(row) for epoch in range(3) for batch in run._batches(epoch) for row in batch}
+        seen: set[int] = set()
+        for epoch in range(3):
+            run.progress = replace(run.progress, epoch=epoch)
+            seen.update(torch.cat(run._batches()).tolist())
     valid = set(run.data.valid_rows.tolist())
     assert len(valid) == 160
     assert seen == set(range(1_280)) - valid
 
 
+def test_so_many_rows_of_each_class_keep_their_label(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        few = trainer(tmp_path, small(data={"labels_per_class": 5}), journal).data
+    with Journal(tmp_path) as journal:
+        every = trainer(tmp_path, small(), journal).data
+    assert few.batcher.rows.labels is not None
+    assert few.batcher.rows.labels[few.train_rows].bincount().tolist() == [5, 5, 5, 5]
+    assert set(few.train_rows.tolist()) < set(few.text_rows.tolist())
+    assert torch.equal(few.text_rows, every.train_rows)
+    assert torch.equal(few.valid_rows, every.valid_rows)
+
+
 def test_a_tokenizer_is_trained_without_the_validation_rows() -> None:
     stored, config = sources.load("sample"), small()
-    texts = list(_training_texts(config, stored))
+    texts = list(training_texts(config, stored))
     assert len(texts) == 1_120
 
 
@@ -185,7 +210,7 @@ def test_f16_leaves_out_steps_that_overflow_until_the_scale_fits(tmp_path: Path)
         run = trainer(tmp_path, small(training={"dtype": "f16"}), journal)
         run.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30)
         before = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
-        run._step(run._batches(0)[:1])
+        run._step(run._batches()[:1])
         assert (run.progress.step, run.progress.skipped, run.progress.skipped_in_a_row) == (1, 1, 1)
         assert all(torch.equal(tensor, before[name]) for name, tensor in run.model.state_dict().items())
         run._epoch()
@@ -221,8 +246,9 @@ def test_accumulated_batches_are_one_larger_batch(padding: Any, tmp_path: Path) 
         rows = run.data.train_rows[:28]
         run._step([rows] if accumulate == 1 else list(rows.split(12)))
         assert run.progress.step == 1
-        assert run.so_far.counts.rows == 28
-        updated.append((run.so_far.counts.loss, run.model.state_dict()))
+        rates = run.so_far.counts.rates()
+        assert rates["rows"] == 28
+        updated.append((rates["loss"], run.model.state_dict()))
     (loss, one), (sums, several) = updated
     assert sums == pytest.approx(loss, rel=1e-5)
     for name, tensor in one.items():
@@ -240,6 +266,20 @@ def test_steps_end_a_training_within_an_epoch(tmp_path: Path) -> None:
     ends = [line for line in metrics(tmp_path) if line["split"] == "train" and "so_far" not in line]
     assert [(line["epoch"], line["step"], line["rows"]) for line in ends] == [(1, 35, 1_120), (2, 50, 480)]
     assert ends[-1]["lr"] == 0  # the schedule is that of 50 steps
+
+
+def test_averaged_weights_are_what_is_saved(tmp_path: Path) -> None:
+    constant: dict[str, Any] = {"name": "constant", "lr": 1e-3}
+    ends = []
+    for steps in (1, 2, 3):
+        train(small(training={"steps": steps}, schedule=constant), device=CPU, folder=tmp_path / str(steps))
+        ends.append(weights(tmp_path / str(steps)))
+    averaging = small(training={"steps": 3, "averaging": 0.75}, schedule=constant)
+    train(averaging, device=CPU, folder=tmp_path / "averaged")
+    for name, found in weights(tmp_path / "averaged").items():
+        first, second, third = (end[name] for end in ends)
+        torch.testing.assert_close(found, 0.75 * (0.75 * first + 0.25 * second) + 0.25 * third, rtol=1e-5, atol=1e-7)
+    assert not torch.equal(found, third)
 
 
 def test_patience_ends_a_training_that_no_longer_gets_better(tmp_path: Path) -> None:
@@ -308,7 +348,7 @@ def test_a_valid_split_is_what_a_training_is_validated_on(tmp_path: Path, own_ca
         (tmp_path / f"{split}.csv").write_text(f"text,label\n{lines}")
     stored = sources.load(str(tmp_path))
     config = small(data={"valid_rows": 20})
-    texts = list(_training_texts(config, stored))
+    texts = list(training_texts(config, stored))
     assert texts == [f"train text {i}" for i in range(50)]
     tokenizer = make_tokenizer(config.tokenizer, texts)
     data = prepare(config, stored, tokenizer)

@@ -27,6 +27,8 @@ class DataConfig:
     """Training rows drawn each epoch; 0 takes every training row."""
     valid_rows: int = 2_500
     """Rows carved from the train split, seeded, to choose the best epoch; the test split is never used for it."""
+    labels_per_class: int = 0
+    """Training rows of each class that keep their label, seeded; the others are for pretraining alone. 0: all rows."""
     with_replacement: bool = False
     """Draw training rows independently, as the original does, rather than walk through reshuffled passes."""
     text_columns: tuple[str, ...] = ()
@@ -131,6 +133,9 @@ class TrainingConfig:
     """Batches whose gradients make one update: as if a batch were that much larger, in the memory of one."""
     label_smoothing: float = 0.0
     """Share of each label that is spread evenly over all classes."""
+    averaging: float = 0.0
+    """Decay of an exponential moving average of the weights, which is then what is evaluated and saved, such as 0.998;
+    0 takes the weights themselves."""
     class_weights: str = "none"
     """How much a row counts by its class: "none", "balanced", or as in "spam=3, ham=0.5"; one not named counts 1."""
     calibrate: bool = False
@@ -140,6 +145,19 @@ class TrainingConfig:
     checkpoint_every: str = "10m"
     """Between two checkpoints within an epoch: steps, as in "500", or time, as in "90s", "10m", "2h"; each epoch's end
     has one as well."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainingConfig:
+    """Masked language modelling on the training texts, before the training with their labels."""
+
+    epochs: int = 0
+    """Passes over all training rows; 0 leaves it out."""
+    hidden: float = 0.3
+    """Share of the tokens that are hidden, and guessed."""
+    lr: float = 1e-3
+    """The peak of its own linear schedule."""
+    warmup_steps: int = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +179,7 @@ class Config:
     transformer: TransformerConfig = field(default_factory=TransformerConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    pretraining: PretrainingConfig = field(default_factory=PretrainingConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)
 
@@ -359,7 +378,8 @@ def _keys(prefix: str = "") -> list[str]:
 def _nearest(key: str) -> str:
     """What to say of a key that doesn't exist: the one of the same last part, or else the one most like it."""
     keys, last = _keys(), key.rsplit(".", 1)[-1]
-    close = [k for k in keys if k.rsplit(".", 1)[-1] == last] or difflib.get_close_matches(key, keys, n=1)
+    same = [k for k in keys if k.rsplit(".", 1)[-1] == last]
+    close = difflib.get_close_matches(key, same or keys, n=1, cutoff=0 if same else 0.6)
     return f"did you mean {close[0]}?" if close else f"the sections are {', '.join(_sections())}."
 
 
@@ -372,6 +392,7 @@ _MAX_INT = 2**31 - 1
 _RANGES: dict[str, tuple[float, float]] = {
     "data.rows_per_epoch": (0, _MAX_INT),
     "data.valid_rows": (1, _MAX_INT),
+    "data.labels_per_class": (0, _MAX_INT),
     "data.split_seed": (0, _MAX_INT),
     "tokenizer.vocab_size": (100, 1_000_000),
     "batch.size": (1, 65_536),
@@ -391,12 +412,17 @@ _RANGES: dict[str, tuple[float, float]] = {
     "optimizer.clip_norm": (0, 1e9),
     "schedule.lr": (1e-12, 100),
     "schedule.warmup_steps": (1, _MAX_INT),
+    "pretraining.epochs": (0, 1_000_000),
+    "pretraining.hidden": (0.01, 0.99),
+    "pretraining.lr": (1e-12, 100),
+    "pretraining.warmup_steps": (1, _MAX_INT),
     "training.epochs": (1, 1_000_000),
     "training.steps": (0, _MAX_INT),
     "training.patience": (0, 1_000_000),
     "training.seed": (0, _MAX_INT),
     "training.accumulate": (1, 65_536),
     "training.label_smoothing": (0, 0.99),
+    "training.averaging": (0, 0.99999),
     "training.log_every": (1, _MAX_INT),
     "lora.rank": (1, 4_096),
     "lora.alpha": (1, 1_000_000),

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from textcls.artifact import LOG, METRICS
@@ -17,6 +18,7 @@ from textcls.errors import ArtifactError, StorageError
 from textcls.files import writing
 
 PLAIN_INTERVAL_S = 30
+LOCK = ".lock"
 log = logging.getLogger("textcls")
 
 T = TypeVar("T")
@@ -51,13 +53,17 @@ class Journal:
         """Open the folder's files: to go on writing if resuming, else afresh.
 
         Raises:
-            StorageError: the folder can't be made, or written.
+            StorageError: the folder can't be made or written, or another process is training into it.
         """
         mode = "a" if resume else "w"
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            self._lock = FileLock(folder / LOCK)  # which the system frees when its holder dies
+            self._lock.acquire(timeout=0)
             self._metrics = (folder / METRICS).open(mode, encoding="utf-8")
             self._handler = _LogFile(folder / LOG, mode=mode, encoding="utf-8")
+        except Timeout:
+            raise StorageError(f"{folder}: another training is writing there; wait for it, or give --out.") from None
         except OSError as error:
             raise StorageError(f"{folder}: can't be written ({error.strerror}); give a folder with --out.") from error
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
@@ -72,6 +78,7 @@ class Journal:
         for file in (self._handler, self._metrics):
             with suppress(OSError):  # each line was flushed; one that could not be has raised its error already
                 file.close()
+        self._lock.release()
 
     def metrics(self, values: dict[str, Any]) -> None:
         """Append an object to metrics.jsonl."""

@@ -3,9 +3,7 @@
 Shapes: B rows, C classes, K calibration bins.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -25,6 +23,25 @@ class ClassScores:
 
 
 @dataclass
+class Guesses:
+    """What is summed over the hidden tokens of pretraining."""
+
+    tokens: int = 0
+    loss_sum: float = 0.0
+    hits: int = 0
+
+    def add(self, logits: Tensor, labels: Tensor, loss_sum: float) -> None:
+        """Count hidden tokens: logits (N, K), labels (N,), and the cross-entropy summed over them (nats)."""
+        self.tokens += len(labels)
+        self.loss_sum += loss_sum
+        self.hits += int((logits.detach().argmax(-1) == labels).sum())
+
+    def rates(self) -> dict[str, float]:
+        """How many tokens, their mean cross-entropy in nats, and the share that was guessed."""
+        return {"tokens": self.tokens, "loss": self.loss_sum / self.tokens, "accuracy": self.hits / self.tokens}
+
+
+@dataclass
 class Counts:
     """What is summed over the rows of a split; `add` batches, then read the rates."""
 
@@ -38,13 +55,6 @@ class Counts:
         self.confusion = torch.zeros(self.n_classes, self.n_classes, dtype=torch.int64)
         self.bins = torch.zeros(3, CALIBRATION_BINS, dtype=torch.float64)
 
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """Counts with the values that another's `vars()` had."""
-        counts = cls(values["n_classes"])
-        vars(counts).update(values)
-        return counts
-
     def add(self, logits: Tensor, labels: Tensor, loss_sum: float) -> None:
         """Count a batch: logits (B, C), labels (B,), and the cross-entropy summed over its rows (nats)."""
         logits, labels = logits.detach().float().cpu(), labels.cpu()
@@ -57,6 +67,10 @@ class Counts:
         self.bins.index_add_(1, slot, values)
         self.rows += len(labels)
         self.loss_sum += loss_sum
+
+    def rates(self) -> dict[str, float]:
+        """How many rows, and the rates that are followed in training."""
+        return {"rows": self.rows, "loss": self.loss, "accuracy": self.accuracy, "macro_f1": self.macro_f1}
 
     def confusions(self) -> list[tuple[int, int, int]]:
         """(true label, predicted label, rows) wherever they differ, most rows first."""

@@ -41,11 +41,13 @@ class Embeddings(nn.Module):
         known = vectors.any(dim=1)
         self.token.weight[known] = F.normalize(vectors[known]) * (GIVEN_STD * math.sqrt(vectors.shape[1]))
 
-    def forward(self, tokens: Tensor) -> Tensor:  # (B, T) -> (B, T, D)
+    def forward(self, tokens: Tensor, hidden: Tensor | None = None) -> Tensor:
+        """(B, T) -> (B, T, D); where hidden (B, T) is True the token embedding is 0, instead of by token dropout."""
         token = self.token(tokens)
-        if self.training and self.token_dropout:
-            kept = torch.rand(tokens.shape, device=tokens.device) >= self.token_dropout
-            token = token * kept[..., None]
+        if hidden is None and self.training and self.token_dropout:
+            hidden = torch.rand(tokens.shape, device=tokens.device) < self.token_dropout
+        if hidden is not None:
+            token = token * ~hidden[..., None]
         embedded: Tensor = (token + self.position.weight[: tokens.shape[1]]) * 0.5
         return embedded
 
@@ -141,13 +143,19 @@ class TransformerClassifier(nn.Module):
 
     def forward(self, tokens: Tensor, keep: Tensor) -> Tensor:
         """Logits (B, C) of token ids (B, T), of which those where keep (B, T) is False are padding."""
+        logits: Tensor = self.head(self.encode(tokens, keep, n_outputs=1)[:, 0])
+        return logits
+
+    def encode(
+        self, tokens: Tensor, keep: Tensor, *, hidden: Tensor | None = None, n_outputs: int | None = None
+    ) -> Tensor:
+        """The last layer's first n_outputs vectors, or all: (B, n_outputs, D). The others of it aren't computed."""
         mask = attention_mask(keep)
-        x = self.embeddings(tokens)
+        x = self.embeddings(tokens, hidden)
         for layer in self.layers[:-1]:
             x = layer(x, mask)
-        x = self.layers[-1](x, mask, n_outputs=1)  # only the first token is read, so only it is computed
-        logits: Tensor = self.head(x[:, 0])
-        return logits
+        output: Tensor = self.layers[-1](x, mask, n_outputs)
+        return output
 
 
 def attention_mask(keep: Tensor) -> Tensor | None:

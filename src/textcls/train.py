@@ -1,37 +1,38 @@
 """The training loop, which train and finetune share; and `textcls train` itself."""
 
-import hashlib
 import logging
 import math
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from textcls import artifact as artifacts
 from textcls import checkpoint
 from textcls.artifact import CHECKPOINTS, CONFIG, Artifact, new_model
 from textcls.calibration import calibrate
-from textcls.config import Config, checkpoint_interval, first_difference
+from textcls.config import Config, ScheduleConfig, checkpoint_interval, first_difference
 from textcls.data import sources
-from textcls.data.batcher import Batcher, carve, epoch_batches, epoch_rows
-from textcls.data.encoded import encode_split
+from textcls.data.batcher import Batch, epoch_batches, epoch_rows
 from textcls.data.lsa import token_vectors
 from textcls.data.store import StoredData
-from textcls.data.tokenizer import Tokenizer, make_tokenizer
+from textcls.data.tokenizer import make_tokenizer
 from textcls.errors import ConfigError, DataError, Interrupted, TrainingError
 from textcls.evaluate import evaluate, evaluate_split, logits_and_loss
 from textcls.files import sweep, write_text
 from textcls.journal import Bar, Journal, bar
-from textcls.metrics import Counts
-from textcls.model import count_parameters
+from textcls.metrics import Counts, Guesses
+from textcls.model import TransformerClassifier, count_parameters
 from textcls.objective import Objective, class_weights
 from textcls.optimizer import learning_rate, make_optimizer
+from textcls.pretraining import MaskedLanguageModel, token_counts
 from textcls.runtime import (
     StopRequest,
     autocast,
@@ -42,6 +43,7 @@ from textcls.runtime import (
     seed_everything,
     set_random_state,
 )
+from textcls.training_data import TrainingData, prepare, training_texts
 
 LONG = 1.5
 """How many times as long as the mean a row is in batches that free memory is given back before: one in ten."""
@@ -50,38 +52,14 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingData:
-    """The train split as token ids, and which of its rows are for training and which for validation."""
-
-    batcher: Batcher
-    train_rows: Tensor  # row numbers, int64
-    valid_rows: Tensor
-    class_names: tuple[str, ...]
-    digest: str = ""
-    """Of the rows and of the tokenizer."""
-
-    @property
-    def n_classes(self) -> int:
-        """How many classes there are."""
-        return len(self.class_names)
-
-    def summary(self) -> dict[str, Any]:
-        """What a resumed training must find unchanged."""
-        return {
-            "classes": list(self.class_names),
-            "training rows": len(self.train_rows),
-            "validation rows": len(self.valid_rows),
-            "digest": self.digest,
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
 class Progress:
     """How far a training is; epochs and steps are counted as done."""
 
     epoch: int = 0
+    """Of pretraining and training together, as `step`."""
     step: int = 0
     best_epoch: int = 0
+    """Of training, from 1."""
     best_accuracy: float = -1.0
     best_loss: float = math.inf
     skipped: int = 0
@@ -93,7 +71,8 @@ class Progress:
 class EpochSoFar:
     """What is summed over the batches of the epoch that is under way."""
 
-    counts: Counts
+    counts: Counts | Guesses
+    n_rows: int = 0
     n_tokens: int = 0
     seconds: float = 0.0
 
@@ -102,24 +81,35 @@ class Trainer:
     """One training: a model, its data, and all the state that a checkpoint holds."""
 
     def __init__(
-        self, model: nn.Module, data: TrainingData, config: Config, device: torch.device, folder: Path, journal: Journal
+        self,
+        model: nn.Module,
+        data: TrainingData,
+        config: Config,
+        device: torch.device,
+        folder: Path,
+        journal: Journal,
+        pretraining: MaskedLanguageModel | None = None,
     ) -> None:
         self.journal = journal
         self.model = model.to(device)
+        self.pretraining = pretraining if pretraining is None else pretraining.to(device)
+        self.trained = self.model if self.pretraining is None else self.pretraining  # which has the model in it
         self.data = data
         self.config = config
         self.device = device
         self.folder = folder
-        self.optimizer = make_optimizer(model, config.optimizer)
+        self.optimizer = make_optimizer(self.trained, config.optimizer)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.training.dtype == "f16")
-        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.parameters = [parameter for parameter in self.trained.parameters() if parameter.requires_grad]
+        self.averaged = _averaged(self.model, config.training.averaging)
         self.objective = _objective(config, data, device)
-        size = config.data.rows_per_epoch or len(data.train_rows)
-        self.steps_per_epoch = math.ceil(math.ceil(size / config.batch.size) / config.training.accumulate)
+        self.steps_per_epoch = self._n_steps(config.data.rows_per_epoch or len(data.train_rows))
         self.n_steps = config.training.steps or self.steps_per_epoch * config.training.epochs
         self.n_epochs = math.ceil(self.n_steps / self.steps_per_epoch)
+        self.pretraining_epochs = 0 if pretraining is None else config.pretraining.epochs
+        self.pretraining_steps = self.pretraining_epochs * self._n_steps(len(data.text_rows))
         self.progress = Progress()
-        self.so_far = EpochSoFar(counts=Counts(data.n_classes))
+        self.so_far = EpochSoFar(counts=self._no_counts())
         self.best: dict[str, Tensor] = {}  # the weights of the best epoch, on the CPU
         self.stop = StopRequest()
         self.saved_step, self.saved_at = 0, time.monotonic()
@@ -133,14 +123,30 @@ class Trainer:
             StorageError: a checkpoint can't be written.
         """
         with StopRequest() as self.stop:
-            while self.progress.epoch < self.n_epochs and not self._out_of_patience():
+            while self.progress.epoch < self.pretraining_epochs + self.n_epochs and not self._out_of_patience():
                 self._epoch()
         self.model.load_state_dict(self.best)
         return self.progress
 
+    @property
+    def _is_pretraining(self) -> bool:
+        return self.progress.epoch < self.pretraining_epochs
+
+    @property
+    def _n_done(self) -> int:
+        """Epochs of the phase, pretraining or training, that are done."""
+        return self.progress.epoch if self._is_pretraining else self.progress.epoch - self.pretraining_epochs
+
+    def _n_steps(self, n_rows: int) -> int:
+        """How many steps an epoch of so many rows takes."""
+        return math.ceil(math.ceil(n_rows / self.config.batch.size) / self.config.training.accumulate)
+
+    def _no_counts(self) -> Counts | Guesses:
+        return Guesses() if self._is_pretraining else Counts(self.data.n_classes)
+
     def _out_of_patience(self) -> bool:
-        patience, stale = self.config.training.patience, self.progress.epoch - self.progress.best_epoch
-        if patience and stale >= patience:
+        patience, stale = self.config.training.patience, self._n_done - self.progress.best_epoch
+        if patience and stale >= patience and not self._is_pretraining:
             log.info("stopping early: no epoch after the %d. was better", self.progress.best_epoch)
             return True
         return False
@@ -148,23 +154,32 @@ class Trainer:
     def _epoch(self) -> None:
         """Train what is left of an epoch, evaluate it, and write a checkpoint."""
         self._train_epoch()
-        dtype = self.config.training.dtype
-        valid = evaluate(self.model, self.data.batcher, self.data.valid_rows, self.data.n_classes, self.device, dtype)
-        self._record(valid)
-        epoch = self.progress.epoch + 1
-        if (valid.accuracy, -valid.loss) > (self.progress.best_accuracy, -self.progress.best_loss):
-            self.progress = replace(self.progress, best_epoch=epoch, best_accuracy=valid.accuracy, best_loss=valid.loss)
-            self.best = {name: tensor.cpu().clone() for name, tensor in self.model.state_dict().items()}
-        self.progress = replace(self.progress, epoch=epoch)
-        self.so_far = EpochSoFar(counts=Counts(self.data.n_classes))
+        if self._is_pretraining:
+            self._record(None)
+        else:
+            self._validate()
+        self.progress = replace(self.progress, epoch=self.progress.epoch + 1)
+        self.so_far = EpochSoFar(counts=self._no_counts())
         self._checkpoint(due=True)
+
+    def _validate(self) -> None:
+        """Evaluate an epoch, and keep its weights if it is the best so far."""
+        dtype = self.config.training.dtype
+        model = self.averaged.module if self.averaged else self.model
+        valid = evaluate(model, self.data.batcher, self.data.valid_rows, self.data.n_classes, self.device, dtype)
+        self._record(valid)
+        if (valid.accuracy, -valid.loss) > (self.progress.best_accuracy, -self.progress.best_loss):
+            self.progress = replace(
+                self.progress, best_epoch=self._n_done + 1, best_accuracy=valid.accuracy, best_loss=valid.loss
+            )
+            self.best = {name: tensor.cpu().clone() for name, tensor in model.state_dict().items()}
 
     def _train_epoch(self) -> None:
         """Train on the epoch's batches that are left."""
-        self.model.train()
-        steps = self._steps(self.progress.epoch)
-        n_done = self.progress.step - self.progress.epoch * self.steps_per_epoch
-        with bar(f"epoch {self.progress.epoch + 1}/{self.n_epochs}", len(steps), n_done) as shown:
+        self.trained.train()
+        steps = self._steps()
+        n_done = self.progress.step - self._first_step()
+        with bar(self._title(), len(steps), n_done) as shown:
             for batches in steps[n_done:]:
                 started = time.perf_counter()
                 self._step(batches)
@@ -172,23 +187,38 @@ class Trainer:
                 self._report(shown)
                 self._checkpoint(due=self._is_due())
 
-    def _steps(self, epoch: int) -> list[list[Tensor]]:
-        """The batches of each of an epoch's steps, as row numbers."""
-        batches, each = self._batches(epoch), self.config.training.accumulate
-        steps = [batches[start : start + each] for start in range(0, len(batches), each)]
-        return steps[: self.n_steps - epoch * self.steps_per_epoch]
+    def _title(self) -> str:
+        if self._is_pretraining:
+            return f"pretraining {self._n_done + 1}/{self.pretraining_epochs}"
+        return f"epoch {self._n_done + 1}/{self.n_epochs}"
 
-    def _batches(self, epoch: int) -> list[Tensor]:
+    def _last_step(self) -> int:
+        return self.pretraining_steps + self.n_steps
+
+    def _first_step(self) -> int:
+        """How many steps were done before the epoch that is under way."""
+        if self._is_pretraining:
+            return self._n_done * (self.pretraining_steps // self.pretraining_epochs)
+        return self.pretraining_steps + self._n_done * self.steps_per_epoch
+
+    def _steps(self) -> list[list[Tensor]]:
+        """The batches of each of the epoch's steps, as row numbers."""
+        batches, each = self._batches(), self.config.training.accumulate
+        steps = [batches[start : start + each] for start in range(0, len(batches), each)]
+        return steps[: self._last_step() - self._first_step()]
+
+    def _batches(self) -> list[Tensor]:
         config = self.config
+        rows = self.data.text_rows if self._is_pretraining else self.data.train_rows
         chosen = epoch_rows(
-            len(self.data.train_rows),
-            config.data.rows_per_epoch,
-            epoch,
+            len(rows),
+            0 if self._is_pretraining else config.data.rows_per_epoch,
+            self._n_done,
             config.training.seed,
             with_replacement=config.data.with_replacement,
         )
-        seed = config.training.seed + epoch
-        return epoch_batches(self.data.batcher, self.data.train_rows[chosen], config.batch.size, seed)
+        seed = config.training.seed + self.progress.epoch
+        return epoch_batches(self.data.batcher, rows[chosen], config.batch.size, seed)
 
     def _step(self, batches: Sequence[Tensor]) -> None:
         """One update, from the rows of all its batches."""
@@ -204,18 +234,26 @@ class Trainer:
         batch = self.data.batcher.batch(indices)
         if batch.tokens.shape[1] > LONG * self.data.batcher.mean_length:
             release_free_memory()
-        assert batch.labels is not None
-        moved = batch.to(self.device)
-        assert moved.labels is not None
         with autocast(self.device, self.config.training.dtype):
-            logits, loss = logits_and_loss(self.model, moved)
+            logits, labels, loss, objective = self._forward(batch.to(self.device))
         value = loss.item()
         if not math.isfinite(value) and not self.scaler.is_enabled():
             raise TrainingError(self._not_finite("the loss is not a finite number"))
-        self.scaler.scale(self.objective(logits, moved.labels) * share).backward()
+        self.scaler.scale(objective * share).backward()
         if math.isfinite(value):
-            self.so_far.counts.add(logits, batch.labels, value * len(logits))
+            self.so_far.counts.add(logits, labels, value * len(logits))
+            self.so_far.n_rows += len(indices)
             self.so_far.n_tokens += int(batch.keep.sum())
+
+    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Of a batch: logits and labels, of the hidden tokens or of the rows; the cross-entropy; what is minimised."""
+        if self.pretraining is not None and self._is_pretraining:
+            logits, labels = self.pretraining(batch.tokens, batch.keep)
+            loss = F.cross_entropy(logits.float(), labels)
+            return logits, labels, loss, loss
+        logits, loss = logits_and_loss(self.model, batch)
+        assert batch.labels is not None  # training rows have labels
+        return logits, batch.labels, loss, self.objective(logits, batch.labels)
 
     def _update(self) -> None:
         """Apply the gradient; in f16, leave it out where it has overflowed, and scale the next loss down."""
@@ -226,6 +264,8 @@ class Trainer:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
+        if self.averaged:
+            self.averaged.update_parameters(self.model)
         skipped = self.scaler.get_scale() < scale
         self.progress = replace(
             self.progress,
@@ -239,31 +279,37 @@ class Trainer:
     def _lr(self, step: int | None = None) -> float:
         """The learning rate of a step, by default that of the last one done."""
         step = self.progress.step if step is None else step
-        return learning_rate(self.config.schedule, step, self.n_steps, self.config.transformer.d_model)
+        config, before = self.config, self.pretraining_steps
+        if step > before:
+            return learning_rate(config.schedule, step - before, self.n_steps, config.transformer.d_model)
+        schedule = ScheduleConfig(lr=config.pretraining.lr, warmup_steps=config.pretraining.warmup_steps)
+        return learning_rate(schedule, step, before, config.transformer.d_model)
 
     def _report(self, shown: Bar) -> None:
-        counts = self.so_far.counts
-        shown.advance({"loss": f"{counts.loss:.4f}", "accuracy": f"{counts.accuracy:.4f}"})
+        rates = self.so_far.counts.rates()
+        shown.advance({name: f"{rates[name]:.4f}" for name in ("loss", "accuracy")})
         if self.progress.step % self.config.training.log_every == 0:
-            position = {"epoch": self.progress.epoch + 1, "step": self.progress.step}
-            self.journal.metrics({**position, "split": "train", "so_far": True, **_rates(counts), "lr": self._lr()})
+            self.journal.metrics({**self._position(), "so_far": True, **rates, "lr": self._lr()})
 
-    def _record(self, valid: Counts) -> None:
+    def _position(self) -> dict[str, Any]:
+        """What a line of metrics.jsonl about training begins with."""
+        split = "pretraining" if self._is_pretraining else "train"
+        return {"epoch": self._n_done + 1, "step": self.progress.step, "split": split}
+
+    def _record(self, valid: Counts | None) -> None:
         """Write an epoch's lines."""
-        train, seconds = self.so_far.counts, self.so_far.seconds
-        speed = {"rows_per_second": train.rows / seconds, "tokens_per_second": self.so_far.n_tokens / seconds}
+        train, seconds = self.so_far.counts.rates(), self.so_far.seconds
+        speed = {"rows_per_second": self.so_far.n_rows / seconds, "tokens_per_second": self.so_far.n_tokens / seconds}
         memory = {"peak_memory_mib": peak_memory_mib(), **device_metrics(self.device)}
-        position = {"epoch": self.progress.epoch + 1, "step": self.progress.step}
         skipped = {"skipped_steps": self.progress.skipped} if self.scaler.is_enabled() else {}
-        self.journal.metrics(
-            {**position, "split": "train", **_rates(train), "lr": self._lr(), **skipped, **speed, **memory}
-        )
-        self.journal.metrics({**position, "split": "valid", **_rates(valid)})
-        log.info(
-            "epoch %d/%d: %s; %s; lr %.2e, %s",
-            *(self.progress.epoch + 1, self.n_epochs, _shown("train", train), _shown("valid", valid), self._lr()),
-            ", ".join(_measure(name, value) for name, value in {**skipped, **speed, **memory}.items()),
-        )
+        measured = {**skipped, **speed, **memory}
+        self.journal.metrics({**self._position(), **train, "lr": self._lr(), **measured})
+        shown = _shown("train", train)
+        if valid is not None:
+            self.journal.metrics({**self._position(), "split": "valid", **valid.rates()})
+            shown += f"; {_shown('valid', valid.rates())}"
+        measures = ", ".join(_measure(name, value) for name, value in measured.items())
+        log.info("%s: %s; lr %.2e, %s", self._title(), shown, self._lr(), measures)
 
     def _not_finite(self, what: str) -> str:
         """What to say of a training that went astray in the step after those done."""
@@ -287,7 +333,7 @@ class Trainer:
         if due or stop is not None:
             self.save()
         if stop is not None:
-            done = f"stopped after step {self.progress.step:,} of {self.n_steps:,}, and saved"
+            done = f"stopped after step {self.progress.step:,} of {self._last_step():,}, and saved"
             raise Interrupted(f"{signal.Signals(stop).name}: {done}", stop)
 
     def save(self) -> None:
@@ -310,7 +356,8 @@ class Trainer:
             "progress": asdict(self.progress),
             "so_far": {**vars(self.so_far), "counts": vars(self.so_far.counts)},
             "metrics_bytes": self.journal.sync(),
-            "model": self.model.state_dict(),
+            "model": self.trained.state_dict(),
+            "averaged": self.averaged.state_dict() if self.averaged else {},
             "best": self.best,
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
@@ -329,14 +376,18 @@ class Trainer:
         self._check_same(state)
         self.journal.rewind(state["metrics_bytes"])
         self.progress = Progress(**state["progress"])
-        self.so_far = EpochSoFar(**{**state["so_far"], "counts": Counts.of(state["so_far"]["counts"])})
-        self.model.load_state_dict(state["model"])
+        counts = self._no_counts()
+        vars(counts).update(state["so_far"]["counts"])
+        self.so_far = EpochSoFar(**{**state["so_far"], "counts": counts})
+        self.trained.load_state_dict(state["model"])
+        if self.averaged:
+            self.averaged.load_state_dict(state["averaged"])
         self.best = state["best"]
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         set_random_state(state["random"], self.device)
         self.saved_step = self.progress.step
-        log.info("resuming after step %s of %s", f"{self.progress.step:,}", f"{self.n_steps:,}")
+        log.info("resuming after step %s of %s", f"{self.progress.step:,}", f"{self._last_step():,}")
 
     def _check_same(self, state: dict[str, Any]) -> None:
         """Refuse to go on with another configuration or other data than a state's."""
@@ -355,28 +406,10 @@ class Trainer:
 
     def space_needed(self) -> int:
         """Bytes that the run takes on disk at most: the states kept and the one being written, and the weights."""
-        n_all, n_trained = count_parameters(self.model)
-        state = 4 * (2 * n_all + 2 * n_trained)  # f32: the model and the best one; Adam's two moments
+        n_all, n_trained = count_parameters(self.trained)
+        n_models = 3 if self.averaged else 2  # it, the best one, and the average
+        state = 4 * (n_models * n_all + 2 * n_trained)  # f32; the last are Adam's two moments
         return round(1.1 * ((checkpoint.KEPT + 1) * state + 4 * n_all))  # the tenth is for all that isn't a weight
-
-
-def prepare(config: Config, stored: StoredData, tokenizer: Tokenizer) -> TrainingData:
-    """Tokenise the train split, and carve the validation rows from it; a split of them is put at its end.
-
-    Raises:
-        ConfigError: no row would be left to train on.
-    """
-    rows = encode_split(stored, "train", tokenizer, config.batch.max_length)
-    if "valid" in stored.splits:
-        rows = rows.joined(encode_split(stored, "valid", tokenizer, config.batch.max_length))
-    train_rows, valid_rows = _carve(config, stored)
-    return TrainingData(
-        batcher=Batcher.of(rows, tokenizer.pad_token, config.batch),
-        train_rows=train_rows,
-        valid_rows=valid_rows,
-        class_names=stored.class_names,
-        digest=hashlib.sha256(f"{stored.digest} {tokenizer.fingerprint}".encode()).hexdigest(),
-    )
 
 
 def train(config: Config, *, device: torch.device, folder: Path, resume: bool = False) -> Counts:
@@ -384,18 +417,25 @@ def train(config: Config, *, device: torch.device, folder: Path, resume: bool = 
     seed_everything(config.training.seed)
     with Journal(folder, resume=resume) as journal:
         stored = sources.load(config.dataset, config.data)
-        tokenizer = make_tokenizer(config.tokenizer, _training_texts(config, stored))
+        tokenizer = make_tokenizer(config.tokenizer, training_texts(config, stored))
         data = prepare(config, stored, tokenizer)
         model = new_model(config, vocab_size=tokenizer.vocab_size, n_classes=data.n_classes)
         if config.transformer.embedding_init == "lsa" and not resume:  # which takes the weights from a checkpoint
             log.info("latent semantic analysis of the training rows")
             model.embeddings.start_from(
-                token_vectors(data.batcher.rows, data.train_rows, tokenizer.vocab_size, config.transformer.d_model)
+                token_vectors(data.batcher.rows, data.text_rows, tokenizer.vocab_size, config.transformer.d_model)
             )
-        trainer = Trainer(model, data, config, device, folder, journal)
-        run(trainer, stored, resume=resume)
+        trainer = Trainer(model, data, config, device, folder, journal, _pretraining(model, data, config))
+        run(trainer, stored, outline=str(model), resume=resume)
         artifact = Artifact(model=model, config=config, class_names=stored.class_names, tokenizer=tokenizer)
         return finish(trainer, artifact, stored)
+
+
+def _pretraining(model: TransformerClassifier, data: TrainingData, config: Config) -> MaskedLanguageModel | None:
+    if not config.pretraining.epochs:
+        return None
+    counts = token_counts(data.batcher.rows, data.text_rows, model.embeddings.token.num_embeddings)
+    return MaskedLanguageModel(model, counts, config.pretraining.hidden)
 
 
 def finish(trainer: Trainer, artifact: Artifact, stored: StoredData) -> Counts:
@@ -410,9 +450,9 @@ def finish(trainer: Trainer, artifact: Artifact, stored: StoredData) -> Counts:
     return counts
 
 
-def run(trainer: Trainer, stored: StoredData, *, resume: bool) -> None:
+def run(trainer: Trainer, stored: StoredData, *, outline: str, resume: bool) -> None:
     """Say what will be trained, then train it: from the folder's last checkpoint, or afresh in an emptied folder."""
-    announce(trainer, stored)
+    announce(trainer, stored, outline)
     sweep(trainer.folder)
     checkpoint.require_space(trainer.folder, trainer.space_needed())
     if resume:
@@ -424,11 +464,11 @@ def run(trainer: Trainer, stored: StoredData, *, resume: bool) -> None:
     trainer.fit()
 
 
-def announce(trainer: Trainer, stored: StoredData) -> None:
+def announce(trainer: Trainer, stored: StoredData, outline: str) -> None:
     """Say what is about to be trained, on what, and how."""
     config, data = trainer.config, trainer.data
     n_all, n_trained = count_parameters(trainer.model)
-    log.info("%s", trainer.model)
+    log.info("%s", outline)
     log.info("parameters: %s, of which trained: %s (%.2f %%)", f"{n_all:,}", f"{n_trained:,}", 100 * n_trained / n_all)
     log.info("data: %s; classes: %s", stored.origin, ", ".join(stored.class_names))
     log.info("rows: %s for training, %s for validation", f"{len(data.train_rows):,}", f"{len(data.valid_rows):,}")
@@ -437,29 +477,25 @@ def announce(trainer: Trainer, stored: StoredData) -> None:
     if (weights := trainer.objective.weights) is not None:
         named = zip(stored.class_names, weights.tolist(), strict=True)
         log.info("class weights: %s", ", ".join(f"{name} {weight:.3g}" for name, weight in named))
+    if trainer.pretraining_steps:
+        log.info(
+            "pretraining: %s steps (%d epochs), in which %g %% of the tokens are hidden and guessed",
+            *(f"{trainer.pretraining_steps:,}", trainer.pretraining_epochs, 100 * config.pretraining.hidden),
+        )
     log.info(
-        "%s steps, in %d epochs of %s, of %d rows on %s in %s, seed %d",
-        *(f"{trainer.n_steps:,}", trainer.n_epochs, f"{trainer.steps_per_epoch:,}"),
+        "%s steps (%.3g epochs of %s), each of %d rows, on %s in %s, seed %d",
+        *(f"{trainer.n_steps:,}", trainer.n_steps / trainer.steps_per_epoch, f"{trainer.steps_per_epoch:,}"),
         config.batch.size * config.training.accumulate,
         *(trainer.device, config.training.dtype, config.training.seed),
     )
 
 
-def _carve(config: Config, stored: StoredData) -> tuple[Tensor, Tensor]:
-    """The row numbers of the train split, with that of validation at its end, that are for (training, validation)."""
-    n_rows, n_valid = len(stored.splits["train"]), config.data.valid_rows
-    if "valid" in stored.splits:
-        return torch.arange(n_rows), torch.arange(n_rows, n_rows + len(stored.splits["valid"]))
-    if n_valid >= n_rows:
-        raise ConfigError(f"data.valid_rows: {n_valid} leaves none of {n_rows} rows to train on; give a smaller one.")
-    return carve(n_rows, n_valid, config.training.seed)
+def _averaged(model: nn.Module, decay: float) -> AveragedModel | None:
+    """A copy of the model whose weights follow a <- decay * a + (1 - decay) * w; none where decay is 0.
 
-
-def _training_texts(config: Config, stored: StoredData) -> Iterator[str]:
-    """The texts that a tokenizer may be trained on: those of the training rows, and none of validation."""
-    chosen = torch.zeros(len(stored.splits["train"]), dtype=torch.bool)
-    chosen[_carve(config, stored)[0]] = True
-    return (item.text for item, wanted in zip(stored.splits["train"], chosen.tolist(), strict=True) if wanted)
+    (Polyak & Juditsky 1992, SIAM J. Control Optim. 30(4); exponentially weighted)
+    """
+    return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay)) if decay else None
 
 
 def _objective(config: Config, data: TrainingData, device: torch.device) -> Objective:
@@ -471,15 +507,12 @@ def _objective(config: Config, data: TrainingData, device: torch.device) -> Obje
     )
 
 
-def _rates(counts: Counts) -> dict[str, float]:
-    return {"rows": counts.rows, "loss": counts.loss, "accuracy": counts.accuracy, "macro_f1": counts.macro_f1}
-
-
 def _measure(name: str, value: float) -> str:
     """`peak_memory_mib` as "peak memory 812 MiB", `rows_per_second` as "300 rows per second"."""
     words = name.removesuffix("_mib").replace("_", " ")
     return f"{words} {value:.0f} MiB" if name.endswith("_mib") else f"{value:.0f} {words}"
 
 
-def _shown(split: str, counts: Counts) -> str:
-    return f"{split} loss {counts.loss:.4f} accuracy {counts.accuracy:.4f} macro-F1 {counts.macro_f1:.4f}"
+def _shown(split: str, rates: dict[str, float]) -> str:
+    named = {"loss": "loss", "accuracy": "accuracy", "macro_f1": "macro-F1"}
+    return " ".join([split, *(f"{named[name]} {value:.4f}" for name, value in rates.items() if name in named)])

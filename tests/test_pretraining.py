@@ -1,0 +1,133 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import SMALL
+from torch.nn import functional as F
+
+from textcls import pretraining
+from textcls.artifact import new_model
+from textcls.config import Config, recipe
+from textcls.data.batcher import Batcher
+from textcls.data.encoded import EncodedRows, from_ids
+from textcls.pretraining import MaskedLanguageModel, hide, token_counts
+from textcls.train import train
+
+CPU = torch.device("cpu")
+VOCABULARY = 50
+
+
+def small(**sections: dict[str, Any]) -> Config:
+    return recipe("sample").override(SMALL).override(sections)
+
+
+def rows(n: int = 16) -> EncodedRows:
+    """Rows of 3 to 30 tokens, of which tokens 40 and above never occur."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(3, 31, (n,), generator=generator).tolist()
+    return from_ids([torch.randint(40, (length,), generator=generator).tolist() for length in lengths])
+
+
+def language_model(counts: torch.Tensor, share: float = 0.3) -> MaskedLanguageModel:
+    torch.manual_seed(0)
+    encoder = new_model(small(), vocab_size=VOCABULARY, n_classes=4)
+    return MaskedLanguageModel(encoder, counts, share)
+
+
+def test_a_share_of_the_tokens_is_hidden_and_never_an_end_or_padding() -> None:
+    keep = torch.arange(60) < torch.randint(2, 61, (4_000, 1))
+    hidden = hide(keep, 0.3)
+    inner = keep[:, 2:].sum()
+    assert float(hidden.sum() / inner) == pytest.approx(0.3, abs=0.01)
+    assert not hidden[:, 0].any()
+    last = keep.sum(1) - 1
+    assert not hidden[torch.arange(len(keep)), last].any()
+    assert not (hidden & ~keep).any()
+
+
+def test_something_is_hidden_even_of_rows_that_have_only_ends() -> None:
+    assert hide(torch.ones(3, 2, dtype=torch.bool), 0.3).nonzero().tolist() == [[0, 0]]
+
+
+def test_tokens_are_counted_in_the_chosen_rows_alone() -> None:
+    found = token_counts(from_ids([[1, 2, 2], [3, 3], [2, 4]]), torch.tensor([2, 0]), 6)
+    assert found.tolist() == [0, 1, 3, 0, 1, 0]
+
+
+def test_a_hidden_token_has_no_say_in_its_guess() -> None:
+    batch = Batcher(rows(), pad_token=0).batch(torch.arange(16))
+    model = language_model(torch.ones(VOCABULARY, dtype=torch.int64)).eval()
+    hidden = hide(batch.keep, 0.3)
+    other = torch.where(hidden, 49 - batch.tokens, batch.tokens)
+    with torch.inference_mode():
+        found, expected = (model.encoder.encode(tokens, batch.keep, hidden=hidden) for tokens in (other, batch.tokens))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    with torch.inference_mode():
+        seen = model.encoder.encode(batch.tokens, batch.keep)
+    assert not torch.equal(seen, expected)
+
+
+def test_scores_are_the_formula_over_every_token_that_occurs() -> None:
+    batch = Batcher(rows(), pad_token=0).batch(torch.arange(16))
+    counts = token_counts(rows(), torch.arange(16), VOCABULARY)
+    model = language_model(counts).eval()
+    torch.manual_seed(1)
+    scores, targets = model(batch.tokens, batch.keep)
+    torch.manual_seed(1)
+    hidden = hide(batch.keep, 0.3)
+    x = model.encoder.encode(batch.tokens, batch.keep, hidden=hidden)[hidden]
+    x = F.layer_norm(F.gelu(x @ model.transform.weight.T + model.transform.bias), [32], model.norm.weight)
+    every = x @ model.encoder.embeddings.token.weight.T + model.bias
+    every[:, counts == 0] = -torch.inf
+    expected = F.cross_entropy(every, batch.tokens[hidden])
+    torch.testing.assert_close(F.cross_entropy(scores, targets), expected, rtol=1e-5, atol=1e-5)
+    assert float(scores.detach().std()) == pytest.approx(1, abs=0.5)
+
+
+def test_drawn_candidates_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """exp(score), summed over the candidates, is on average that of the whole vocabulary."""
+    counts = torch.ones(VOCABULARY, dtype=torch.int64)
+    model = language_model(counts, share=0.05).eval()
+    batch = Batcher(rows(), pad_token=0).batch(torch.arange(16))
+
+    def sums(n_drawn: int) -> torch.Tensor:
+        monkeypatch.setattr(pretraining, "N_DRAWN", n_drawn)
+        torch.manual_seed(2)
+        hidden = hide(batch.keep, 0.05)
+        monkeypatch.setattr(pretraining, "hide", lambda keep, share: hidden)
+        with torch.inference_mode():
+            scores = torch.stack([model(batch.tokens, batch.keep)[0].exp().sum(1) for _ in range(1_000)])
+        monkeypatch.undo()
+        return scores.mean(0)
+
+    torch.testing.assert_close(sums(10), sums(VOCABULARY), rtol=0.03, atol=0)
+
+
+def test_a_hidden_token_is_learnt_from_its_neighbours() -> None:
+    """Each row counts upwards from somewhere, so that a neighbour tells all, and frequencies nothing."""
+    torch.manual_seed(0)
+    tokens = (torch.randint(40, (64, 1)) + torch.arange(12)) % 40
+    model = language_model(tokens.flatten().bincount(minlength=VOCABULARY), share=0.15)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(250):
+        scores, targets = model(tokens, torch.ones_like(tokens, dtype=torch.bool))
+        F.cross_entropy(scores, targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert float((scores.argmax(1) == targets).float().mean()) > 0.9
+
+
+def test_pretraining_learns_from_texts_and_is_on_record(tmp_path: Path) -> None:
+    config = small(pretraining={"epochs": 4, "warmup_steps": 10, "lr": 5e-3}, training={"epochs": 1})
+    train(config, device=CPU, folder=tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    ends = [line for line in lines if "so_far" not in line]
+    assert [(line["split"], line["epoch"], line["step"]) for line in ends] == [
+        *(("pretraining", epoch, 35 * epoch) for epoch in (1, 2, 3, 4)),
+        *(("train", 1, 175), ("valid", 1, 175)),
+    ]
+    assert ends[3]["loss"] < ends[0]["loss"] - 0.1
+    assert [line["lr"] for line in ends[3:5]] == [0, 0]  # each has a schedule of its own
+    assert "pretraining 4/4: train loss" in (tmp_path / "experiment.log").read_text()
