@@ -51,7 +51,9 @@ def lines(readme: str) -> list[Line]:
 
 def main() -> None:
     """Run them all, print what came, and fail if one lies outside its spread."""
-    chosen = [line for line in lines((ROOT / "README.md").read_text()) if set(sys.argv[1:]) <= set(line.command.split())]
+    chosen = [
+        line for line in lines((ROOT / "README.md").read_text()) if set(sys.argv[1:]) <= set(line.command.split())
+    ]
     FOLDER.mkdir(parents=True, exist_ok=True)
     n_off = 0
     for line in chosen:

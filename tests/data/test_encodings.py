@@ -89,3 +89,10 @@ def test_a_wrong_encoding_names_the_line(tmp_path: Path, lines: int) -> None:
     path.write_bytes(("ï" * width + "\n").encode() * lines + b"x caf\xe9 y\n" + b"more\n" * 100)
     with pytest.raises(DataError, match=rf"a\.csv: line {lines + 1}: is not in utf-8"):
         read(path, "utf-8")
+
+
+def test_a_file_that_is_no_text_is_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(random.Random(0).randbytes(5_000))
+    with pytest.raises(DataError, match=r"a\.csv: is not a text file"):
+        text_file(path, "auto")

@@ -101,11 +101,14 @@ class TestLabels:
     def test_one_class_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"a\.csv: every row has the label 'a'; a classifier needs two classes"):
             load(write(tmp_path / "a.csv", many(labels="a")))
+        with pytest.raises(DataError, match=r"the label 'a' \(rows without a label, skipped: 1 \(first: line 2\)\)"):
+            load(write(tmp_path / "b.csv", [["x", ""], *many(labels="a")]))
 
     def test_a_column_of_values_is_no_column_of_classes(self, tmp_path: Path) -> None:
-        rows = [[f"text {i}", str(i)] for i in range(300)]
-        with pytest.raises(DataError, match="column label has 300 different labels in 300 rows, too many"):
-            load(write(tmp_path / "a.csv", rows))
+        for n in (30, 300):
+            rows = [[f"text {i}", str(i)] for i in range(n)]
+            with pytest.raises(DataError, match=f"column label has {n} different labels in {n} rows, too many"):
+                load(write(tmp_path / "a.csv", rows))
 
     def test_space_around_a_label_is_no_part_of_it(self, tmp_path: Path) -> None:
         assert load(write(tmp_path / "a.csv", [*many(), ["more", " a "]])).class_names == ("a", "b")

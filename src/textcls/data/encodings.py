@@ -18,6 +18,9 @@ _BOMS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
+_NOT_TEXT = re.compile(rb"[\x01-\x08\x0e-\x1a\x1c-\x1f]")
+_BINARY_SHARE = 0.02
+"""Of control characters, from which on a file is held for no text; random bytes have five times as many."""
 _NOT_IN_CP1252 = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")
 
 
@@ -58,6 +61,7 @@ def text_file(path: Path, encoding: str) -> TextFile:
 
     Raises:
         ConfigError: there is no encoding of that name.
+        DataError: the file is no text.
     """
     if encoding == "auto":
         return _detect(path)
@@ -85,6 +89,8 @@ def _detect(path: Path) -> TextFile:
         here, there = (head[start::2].count(0) for start in (first, 1 - first))
         if here > len(head) // 8 and here > 8 * there:
             return TextFile(path=path, encoding=encoding, note=encoding)
+    if len(_NOT_TEXT.findall(head)) > _BINARY_SHARE * len(head):
+        raise DataError(f"{path}: is not a text file; give one, or its encoding with --encoding if it is one.")
     damaged, other = _count_utf8(path)
     if damaged == 0:
         return TextFile(path=path, encoding="utf-8", note="utf-8")

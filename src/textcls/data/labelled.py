@@ -184,13 +184,13 @@ def _clean(text: str, place: str, tally: Tally) -> str:
 
 
 def _check_labels(scans: Mapping[str, Scan], train: Scan) -> None:
+    skipped = f" ({train.tally})" if train.tally.counts else ""
     if len(train.codes) == 0:
-        skipped = f" ({train.tally})" if train.tally.counts else ""
         raise DataError(f"{train.table.name}: has no row with both a text and a label{skipped}; {train.columns.note}.")
     if len(train.labels) == 1 and "train" in scans:
         raise DataError(
-            f"{train.table.name}: every row has the label {train.labels[0]!r}; a classifier needs two classes, and "
-            "--label-column says which column they are in."
+            f"{train.table.name}: every row has the label {train.labels[0]!r}{skipped}; a classifier needs two "
+            "classes, and --label-column says which column they are in."
         )
     for scan in scans.values():
         for label in scan.labels:
@@ -249,6 +249,8 @@ def _readings(scans: Mapping[str, Scan], config: DataConfig) -> dict[str, Readin
         is_test = train.hashes < np.array([last[label] for label in train.labels], dtype=np.uint64)[train.codes]
         parts["train"] = (train, train.hashes[~is_test], lambda example: example.hash >= last[example.label])
         parts["test"] = (train, train.hashes[is_test], lambda example: example.hash < last[example.label])
+        if not is_test.any() and len(train.labels) == len(train.codes) > 2:
+            raise DataError(_not_classes(train.table, train.columns, len(train.labels), len(train.codes)))
         if not is_test.any():
             raise DataError(
                 f"{train.table.name}: has too few rows for a test split, which takes a fifth of each class; add rows, "
