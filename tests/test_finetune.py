@@ -120,6 +120,15 @@ def test_dropout_is_that_of_the_finetuning(small_run: Path, tmp_path: Path, monk
     assert set(seen) == {0.3, 0.0}  # the layers' dropout, and that of the scores
 
 
+@pytest.mark.parametrize("key", ["pretraining.epochs", "training.word_loss"])
+def test_what_finetuning_has_not_is_a_sentence(small_run: Path, tmp_path: Path, key: str) -> None:
+    base = artifact.load(small_run / "model.safetensors")
+    section, name = key.split(".")
+    config = finetune_config(base.config, "sample").override({section: {name: 1}})
+    with pytest.raises(ConfigError, match=rf"{key}: 1(\.0)? can't work in finetuning"):
+        finetune(base, config, device=CPU, folder=tmp_path)
+
+
 def test_the_learning_rate_is_constant(finetuned: Path) -> None:
     lines = [json.loads(line) for line in (finetuned / "metrics.jsonl").read_text().splitlines()]
     assert {line["lr"] for line in lines if "lr" in line} == {1e-3}

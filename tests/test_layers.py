@@ -11,7 +11,7 @@ LAYERS = [
     *("data.dataset", "data.store", "data.encodings", "data.texts", "data.table", "data.separated", "data.formats"),
     *("data.splits", "data.labelled", "data.sources", "data.tokenizer", "data.encoded", "data.lsa", "data.batcher"),
     *("model", "artifact", "checkpoint", "evaluate", "calibration", "scorecard", "infer", "answers", "survey"),
-    *("journal", "objective", "optimizer", "pretraining", "training_data", "train", "finetune", "cli", "__main__"),
+    *("journal", "objective", "optimizer", "guessing", "training_data", "train", "finetune", "cli", "__main__"),
 ]
 ONLY_IN = {"typer": "cli", "sqlite3": "data.store", "peft": "finetune", "datasets": "data.sources"}
 FILES = {".".join(p.relative_to(PACKAGE).with_suffix("").parts): p for p in PACKAGE.rglob("*.py")}

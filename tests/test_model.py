@@ -173,7 +173,7 @@ def test_token_embeddings_take_given_directions_and_one_length() -> None:
     drawn = embeddings.token.weight.detach().clone()
     vectors = 30 * torch.randn(50, 16)
     vectors[7] = 0
-    embeddings.start_from(vectors)
+    embeddings.start_from(vectors, 0.5)
     weight = embeddings.token.weight
     assert torch.equal(weight[7], drawn[7])
     known = torch.arange(50) != 7

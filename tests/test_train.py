@@ -60,7 +60,7 @@ def test_embeddings_start_from_the_training_rows_where_that_is_asked_for(tmp_pat
     data = prepare(config, stored, tokenizer)
     seed_everything(config.training.seed)
     drawn = new_model(config, vocab_size=tokenizer.vocab_size, n_classes=4).embeddings
-    drawn.start_from(token_vectors(data.batcher.rows, data.train_rows, tokenizer.vocab_size, d_model=32))
+    drawn.start_from(token_vectors(data.batcher.rows, data.train_rows, tokenizer.vocab_size, d_model=32), std=0.05)
     assert torch.equal(started, drawn.token.weight)
 
 

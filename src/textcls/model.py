@@ -12,9 +12,6 @@ from torch.nn import functional as F
 
 from textcls.config import TransformerConfig
 
-GIVEN_STD = 0.5
-"""Of the elements of token embeddings that start from given vectors."""
-
 
 class Embeddings(nn.Module):
     """(token embedding + position embedding) / 2, both learnt.
@@ -31,15 +28,15 @@ class Embeddings(nn.Module):
         self.token_dropout = token_dropout
 
     @torch.no_grad()
-    def start_from(self, vectors: Tensor) -> None:
-        """Give tokens the directions of vectors (V, D), and a standard deviation of 0.5; a vector of 0 changes nothing.
+    def start_from(self, vectors: Tensor, std: float) -> None:
+        """Give tokens the directions of vectors (V, D), and a standard deviation; a vector of 0 changes nothing.
 
-        So much longer than drawn ones, an embedding stays audible beside what the first layer adds to it, of standard
-        deviation 2 to 8 once trained. Drawn ones drown: the layers behind the first, finetuned on another data set,
-        then know little of which token it was. Still longer ones learn more slowly.
+        What the first layer adds to an embedding has one of 2 to 8 once trained. Embeddings of 0.05 drown in it: the
+        layers behind the first, finetuned on another data set, then know little of which token it was. Those of 0.5
+        stay audible; still longer ones learn more slowly.
         """
         known = vectors.any(dim=1)
-        self.token.weight[known] = F.normalize(vectors[known]) * (GIVEN_STD * math.sqrt(vectors.shape[1]))
+        self.token.weight[known] = F.normalize(vectors[known]) * (std * math.sqrt(vectors.shape[1]))
 
     def forward(self, tokens: Tensor, hidden: Tensor | None = None) -> Tensor:
         """(B, T) -> (B, T, D); where hidden (B, T) is True the token embedding is 0, instead of by token dropout."""

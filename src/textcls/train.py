@@ -27,12 +27,12 @@ from textcls.data.tokenizer import make_tokenizer
 from textcls.errors import ConfigError, DataError, Interrupted, TrainingError
 from textcls.evaluate import evaluate, evaluate_split, logits_and_loss
 from textcls.files import sweep, write_text
+from textcls.guessing import TokenGuesser, hide, token_counts
 from textcls.journal import Bar, Journal, bar
 from textcls.metrics import Counts, Guesses
 from textcls.model import TransformerClassifier, count_parameters
 from textcls.objective import Objective, class_weights
 from textcls.optimizer import learning_rate, make_optimizer
-from textcls.pretraining import MaskedLanguageModel, token_counts
 from textcls.runtime import (
     StopRequest,
     autocast,
@@ -88,12 +88,12 @@ class Trainer:
         device: torch.device,
         folder: Path,
         journal: Journal,
-        pretraining: MaskedLanguageModel | None = None,
+        guesser: TokenGuesser | None = None,
     ) -> None:
         self.journal = journal
         self.model = model.to(device)
-        self.pretraining = pretraining if pretraining is None else pretraining.to(device)
-        self.trained = self.model if self.pretraining is None else self.pretraining  # which has the model in it
+        self.guesser = guesser if guesser is None else guesser.to(device)
+        self.trained = self.model if self.guesser is None else self.guesser  # which has the model in it
         self.data = data
         self.config = config
         self.device = device
@@ -106,7 +106,7 @@ class Trainer:
         self.steps_per_epoch = self._n_steps(config.data.rows_per_epoch or len(data.train_rows))
         self.n_steps = config.training.steps or self.steps_per_epoch * config.training.epochs
         self.n_epochs = math.ceil(self.n_steps / self.steps_per_epoch)
-        self.pretraining_epochs = 0 if pretraining is None else config.pretraining.epochs
+        self.pretraining_epochs = config.pretraining.epochs
         self.pretraining_steps = self.pretraining_epochs * self._n_steps(len(data.text_rows))
         self.progress = Progress()
         self.so_far = EpochSoFar(counts=self._no_counts())
@@ -247,13 +247,20 @@ class Trainer:
 
     def _forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Of a batch: logits and labels, of the hidden tokens or of the rows; the cross-entropy; what is minimised."""
-        if self.pretraining is not None and self._is_pretraining:
-            logits, labels = self.pretraining(batch.tokens, batch.keep)
+        if self.guesser is not None and self._is_pretraining:
+            logits, labels = self.guesser.in_place(batch.tokens, batch.keep, self.config.pretraining.hidden)
             loss = F.cross_entropy(logits.float(), labels)
             return logits, labels, loss, loss
-        logits, loss = logits_and_loss(self.model, batch)
         assert batch.labels is not None  # training rows have labels
-        return logits, batch.labels, loss, self.objective(logits, batch.labels)
+        if self.guesser is None or not self.config.training.word_loss:
+            logits, loss = logits_and_loss(self.model, batch)
+            return logits, batch.labels, loss, self.objective(logits, batch.labels)
+        hidden = hide(batch.keep, self.config.transformer.token_dropout)
+        first = self.guesser.encoder.encode(batch.tokens, batch.keep, hidden=hidden, n_outputs=1)[:, 0]
+        logits = self.guesser.encoder.head(first)
+        words = self.guesser.from_first(first, batch.tokens, hidden)
+        objective = self.objective(logits, batch.labels) + self.config.training.word_loss * words
+        return logits, batch.labels, F.cross_entropy(logits.float(), batch.labels), objective
 
     def _update(self) -> None:
         """Apply the gradient; in f16, leave it out where it has overflowed, and scale the next loss down."""
@@ -423,19 +430,22 @@ def train(config: Config, *, device: torch.device, folder: Path, resume: bool = 
         if config.transformer.embedding_init == "lsa" and not resume:  # which takes the weights from a checkpoint
             log.info("latent semantic analysis of the training rows")
             model.embeddings.start_from(
-                token_vectors(data.batcher.rows, data.text_rows, tokenizer.vocab_size, config.transformer.d_model)
+                token_vectors(data.batcher.rows, data.text_rows, tokenizer.vocab_size, config.transformer.d_model),
+                config.transformer.lsa_std,
             )
-        trainer = Trainer(model, data, config, device, folder, journal, _pretraining(model, data, config))
+        trainer = Trainer(model, data, config, device, folder, journal, _guesser(model, data, config))
         run(trainer, stored, outline=str(model), resume=resume)
         artifact = Artifact(model=model, config=config, class_names=stored.class_names, tokenizer=tokenizer)
         return finish(trainer, artifact, stored)
 
 
-def _pretraining(model: TransformerClassifier, data: TrainingData, config: Config) -> MaskedLanguageModel | None:
-    if not config.pretraining.epochs:
+def _guesser(model: TransformerClassifier, data: TrainingData, config: Config) -> TokenGuesser | None:
+    if not config.pretraining.epochs and not config.training.word_loss:
         return None
+    if config.training.word_loss and not config.transformer.token_dropout:
+        raise ConfigError("training.word_loss: has no tokens to tell; set transformer.token_dropout, which hides some.")
     counts = token_counts(data.batcher.rows, data.text_rows, model.embeddings.token.num_embeddings)
-    return MaskedLanguageModel(model, counts, config.pretraining.hidden)
+    return TokenGuesser(model, counts)
 
 
 def finish(trainer: Trainer, artifact: Artifact, stored: StoredData) -> Counts:
