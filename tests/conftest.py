@@ -21,7 +21,10 @@ _SERVER = pytest.StashKey[subprocess.Popen[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Set the environment before anything imports the Hub's client, which reads it once."""
+    """Set the environment before anything imports the Hub's client, which reads it once; workers inherit it."""
+    if hasattr(config, "workerinput"):
+        os.environ["OMP_NUM_THREADS"] = "1"  # of several processes with several threads each waits for the others
+        return
     home = tempfile.TemporaryDirectory(prefix="textcls-tests-")
     config.stash[_HOME] = home
     os.environ["HF_HOME"] = f"{home.name}/hf"

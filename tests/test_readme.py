@@ -21,6 +21,23 @@ def shown_commands() -> list[str]:
     return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
 
 
+def test_the_results_table_can_be_run() -> None:
+    from results import lines
+
+    found = lines((ROOT / "README.md").read_text())
+    assert {tuple(line.command.split()[1:3]) for line in found} >= {
+        *(("train", "sample"), ("train", "ag-news"), ("train", "db-pedia"))
+    }
+    table = (ROOT / "README.md").read_text().partition("| command | seeds |")[2].partition("\n\n")[0]
+    assert len(found) == table.count("| `textcls ")
+    for line in found:
+        root = get_command(app)
+        assert hasattr(root, "commands")
+        root.commands[line.command.split()[1]].make_context("", shlex.split(line.command)[2:])
+        assert line.seeds
+        assert 0 < line.spread < 0.05 < line.accuracy < 1
+
+
 def test_there_are_commands() -> None:
     verbs = {command.split()[1] for command in shown_commands() if command.startswith("textcls ")}
     assert {"train", "infer", "evaluate", "finetune", "data"} <= verbs

@@ -224,9 +224,10 @@ _RECIPES: dict[str, dict[str, Any]] = {
             "n_heads": 8,
             "quiet_softmax": False,
             "token_dropout": 0.3,  # of 30,000 rows seen four times: without it fewer of the validation rows are right
+            "embedding_init": "lsa",  # this and the next two are for what is finetuned from it: see docs/experiments.md
             "lsa_std": 0.5,
-            "embedding_init": "lsa",  # for finetuning: after an epoch on AG News 84 in 100 right rather than 74
         },
+        "training": {"word_loss": 0.5},
     },
     "sample": {
         "data": {"rows_per_epoch": 0, "valid_rows": 160},
