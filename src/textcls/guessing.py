@@ -18,8 +18,8 @@ from textcls.data.encoded import EncodedRows
 from textcls.model import TransformerClassifier
 
 N_DRAWN = 2_048
-"""Tokens that a batch's softmax runs over besides those that are hidden in it: a third of a step's time saved at a
-vocabulary of 8,192, three quarters at 28,996."""
+"""Tokens that a batch's softmax runs over besides those that are hidden in it. A step that guesses tokens where they
+stood takes a fifth less time than over a whole vocabulary of 8,192, and two fifths less than over one of 28,996."""
 
 
 class TokenGuesser(nn.Module):

@@ -36,9 +36,19 @@ class Guesses:
         self.loss_sum += loss_sum
         self.hits += int((logits.detach().argmax(-1) == labels).sum())
 
+    @property
+    def loss(self) -> float:
+        """Mean cross-entropy of a token, in nats."""
+        return self.loss_sum / self.tokens if self.tokens else 0.0
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the tokens whose most probable guess is right."""
+        return self.hits / self.tokens if self.tokens else 0.0
+
     def rates(self) -> dict[str, float]:
-        """How many tokens, their mean cross-entropy in nats, and the share that was guessed."""
-        return {"tokens": self.tokens, "loss": self.loss_sum / self.tokens, "accuracy": self.hits / self.tokens}
+        """How many tokens, and the rates that are followed in pretraining."""
+        return {"tokens": self.tokens, "loss": self.loss, "accuracy": self.accuracy}
 
 
 @dataclass

@@ -247,7 +247,8 @@ class Trainer:
 
     def _forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Of a batch: logits and labels, of the hidden tokens or of the rows; the cross-entropy; what is minimised."""
-        if self.guesser is not None and self._is_pretraining:
+        if self._is_pretraining:
+            assert self.guesser is not None
             logits, labels = self.guesser.in_place(batch.tokens, batch.keep, self.config.pretraining.hidden)
             loss = F.cross_entropy(logits.float(), labels)
             return logits, labels, loss, loss
@@ -293,10 +294,10 @@ class Trainer:
         return learning_rate(schedule, step, before, config.transformer.d_model)
 
     def _report(self, shown: Bar) -> None:
-        rates = self.so_far.counts.rates()
-        shown.advance({name: f"{rates[name]:.4f}" for name in ("loss", "accuracy")})
+        counts = self.so_far.counts
+        shown.advance({"loss": f"{counts.loss:.4f}", "accuracy": f"{counts.accuracy:.4f}"})
         if self.progress.step % self.config.training.log_every == 0:
-            self.journal.metrics({**self._position(), "so_far": True, **rates, "lr": self._lr()})
+            self.journal.metrics({**self._position(), "so_far": True, **counts.rates(), "lr": self._lr()})
 
     def _position(self) -> dict[str, Any]:
         """What a line of metrics.jsonl about training begins with."""
