@@ -66,7 +66,14 @@ def file_size_limit(n_bytes: int) -> Iterator[None]:
 
 
 SMALL: dict[str, Any] = {
-    "transformer": {"d_model": 32, "n_heads": 4, "d_ff": 64, "n_layers": 2},
+    "transformer": {
+        "d_model": 32,
+        "n_heads": 4,
+        "d_ff": 64,
+        "n_layers": 2,
+        "token_dropout": 0.0,
+        "embedding_init": "random",
+    },
     "tokenizer": {"vocab_size": 1_000},
     "training": {"epochs": 2, "log_every": 10},
     "schedule": {"lr": 3e-3, "warmup_steps": 10},

@@ -146,7 +146,7 @@ def test_the_configuration_keeps_the_model_that_was_trained(small_run: Path) -> 
     assert config.batch.max_length == base.batch.max_length
     assert (config.schedule.name, config.schedule.lr) == ("constant", 1e-3)
     assert config.data == recipe("db-pedia").data
-    assert replace(config.training, averaging=0.0) == recipe("db-pedia").training
+    assert replace(config.training, averaging=0.0, word_loss=0.5) == recipe("db-pedia").training
     check_same_model(base, config)
 
 

@@ -233,6 +233,10 @@ _RECIPES: dict[str, dict[str, Any]] = {
         "data": {"rows_per_epoch": 0, "valid_rows": 160},
         "tokenizer": {"source": "corpus", "vocab_size": 4_096},
         "batch": {"max_length": 128},
+        "transformer": {
+            "token_dropout": 0.1,
+            "embedding_init": "lsa",
+        },  # 94 validation rows in 100 right rather than 85
         "training": {"epochs": 15},
         "schedule": {"warmup_steps": 100},
     },
