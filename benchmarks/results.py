@@ -38,7 +38,7 @@ class Line:
         if seed != self.seeds[0]:
             arguments += ["--out", f"runs/{re.sub(r'[^a-z0-9]+', '-', self.command)}-{seed}"]
         done = subprocess.run(arguments, cwd=FOLDER, check=True, stdout=subprocess.PIPE, text=True)
-        return float(json.loads(done.stdout)["accuracy"])
+        return float(json.loads(done.stdout)["test"]["accuracy"])
 
 
 def lines(readme: str) -> list[Line]:
