@@ -233,10 +233,8 @@ _RECIPES: dict[str, dict[str, Any]] = {
         "data": {"rows_per_epoch": 0, "valid_rows": 160},
         "tokenizer": {"source": "corpus", "vocab_size": 4_096},
         "batch": {"max_length": 128},
-        "transformer": {
-            "token_dropout": 0.1,
-            "embedding_init": "lsa",
-        },  # 95 validation rows in 100 right rather than 88
+        # Few rows live on what the analysis knows of words: 95 of 100 validation rows are right rather than 88.
+        "transformer": {"token_dropout": 0.1, "embedding_init": "lsa"},
         "training": {"epochs": 15},
         "schedule": {"warmup_steps": 100},
     },
