@@ -255,6 +255,29 @@ def test_accumulated_batches_are_one_larger_batch(padding: Any, tmp_path: Path) 
         torch.testing.assert_close(several[name], tensor, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("padding", ["fixed", "longest"])
+def test_a_batch_of_many_tokens_is_computed_in_parts_with_the_same_update(
+    padding: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    updated = []
+    for most in (100_000, 400, 20):
+        monkeypatch.setattr("textcls.train.TOKENS_AT_ONCE", most)
+        config = small(transformer={"dropout": 0.0}, batch={"padding": padding})
+        torch.manual_seed(0)
+        with Journal(tmp_path) as journal:
+            run = trainer(tmp_path, config, journal)
+        rows = run.data.train_rows[:30]
+        assert (len(run._parts(rows)) == 1) == (most == 100_000)
+        run._step([rows])
+        assert run.progress.step == 1
+        updated.append((run.so_far.counts.rates()["loss"], run.model.state_dict()))
+    (loss, whole), *others = updated
+    for sums, parts in others:
+        assert sums == pytest.approx(loss, rel=1e-5)
+        for name, tensor in whole.items():
+            torch.testing.assert_close(parts[name], tensor, rtol=0, atol=1e-5)
+
+
 def test_accumulation_makes_fewer_steps_of_the_same_rows(tmp_path: Path) -> None:
     train(small(training={"accumulate": 4, "epochs": 1}), device=CPU, folder=tmp_path)
     last = metrics(tmp_path)[-2]

@@ -1,3 +1,4 @@
+import math
 from collections import Counter
 
 import pytest
@@ -69,6 +70,21 @@ def test_fixed_padding_keeps_the_drawn_order(rows: EncodedRows) -> None:
     indices = torch.randperm(len(rows))
     batches = epoch_batches(Batcher(rows, PAD, fixed_length=48), indices, 32, seed=1)
     assert torch.equal(torch.cat(batches), indices)
+
+
+@pytest.mark.parametrize("fixed_length", [None, 128])
+@pytest.mark.parametrize("max_tokens", [1, 130, 400, 4_096, 1_000_000])
+def test_parts_of_a_batch_are_few_and_within_the_limit(
+    rows: EncodedRows, max_tokens: int, fixed_length: int | None
+) -> None:
+    batcher = Batcher(rows, PAD, fixed_length)
+    indices = torch.randperm(len(rows))[:50]
+    parts = batcher.parts(indices, max_tokens)
+    assert torch.equal(torch.cat(list(parts)), indices)
+    longest = fixed_length or int(rows.lengths[indices].max())
+    at_once = max(1, max_tokens // longest)
+    assert max(len(part) for part in parts) <= at_once
+    assert len(parts) <= math.ceil(50 / at_once)
 
 
 def test_evaluation_sees_every_row_once_the_longest_first(rows: EncodedRows) -> None:

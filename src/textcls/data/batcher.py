@@ -3,7 +3,8 @@
 Shapes: B rows of a batch, T tokens of its longest row.  keep: True where a token is real, False where padding.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,19 +46,23 @@ class Batcher:
         """The batcher that a configuration asks for."""
         return cls(rows, pad_token, config.max_length if config.padding == "fixed" else None)
 
-    @property
-    def mean_length(self) -> float:
-        """Tokens of a row, with its padding where the length is fixed."""
-        return self.fixed_length or len(self.rows.ids) / len(self.rows)
+    def parts(self, indices: Tensor, max_tokens: int) -> Sequence[Tensor]:
+        """The rows at `indices` (B,) in few parts of at most so many tokens, padding included, or of one row."""
+        rows_at_once = max(1, max_tokens // self._width(self._lengths(indices)))
+        return indices.chunk(math.ceil(len(indices) / rows_at_once))
+
+    def _lengths(self, indices: Tensor) -> Tensor:
+        return self.rows.offsets[indices + 1] - self.rows.offsets[indices]
+
+    def _width(self, lengths: Tensor) -> int:
+        return self.fixed_length or int(lengths.max())
 
     def batch(self, indices: Tensor) -> Batch:
         """The rows at `indices` (B,) as one batch."""
-        starts = self.rows.offsets[indices]
-        lengths = self.rows.offsets[indices + 1] - starts
-        width = self.fixed_length or int(lengths.max())
-        position = torch.arange(width)
+        lengths = self._lengths(indices)
+        position = torch.arange(self._width(lengths))
         keep = position < lengths[:, None]
-        source = (starts[:, None] + position).clamp_(max=len(self.rows.ids) - 1)
+        source = (self.rows.offsets[indices, None] + position).clamp_(max=len(self.rows.ids) - 1)
         tokens = self.rows.ids[source].long().masked_fill_(~keep, self.pad_token)
         labels = None if self.rows.labels is None else self.rows.labels[indices]
         return Batch(tokens, keep, labels)
