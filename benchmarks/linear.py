@@ -11,11 +11,10 @@ import argparse
 
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.svm import LinearSVC
-from torch import Tensor
 
 from textcls.config import recipe
 from textcls.data import sources
-from textcls.data.dataset import TextClassificationDataset
+from textcls.data.dataset import TextClassificationItem
 from textcls.data.tokenizer import make_tokenizer
 from textcls.training_data import prepare, training_texts
 
@@ -36,25 +35,23 @@ def main() -> None:
     )
     stored = sources.load(arguments.dataset, config.data)
     data = prepare(config, stored, make_tokenizer(config.tokenizer, training_texts(config, stored)))
-    split = stored.splits["train"]
-    texts, labels = columns(split, data.train_rows)
+    train, test = (split.rows(0, len(split)) for split in (stored.splits["train"], stored.splits["test"]))
+    texts, labels = columns([train[row] for row in data.train_rows.tolist()])
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
     vectors = vectorizer.fit_transform(texts)
-    valid_texts, valid_labels = columns(split, data.valid_rows)
+    valid_texts, valid_labels = columns([train[row] for row in data.valid_rows.tolist()])
     valid = vectorizer.transform(valid_texts)
     fitted = {strength: LinearSVC(C=strength).fit(vectors, labels) for strength in STRENGTHS}
     accuracies = {strength: model.score(valid, valid_labels) for strength, model in fitted.items()}
     best = max(STRENGTHS, key=lambda strength: accuracies[strength])
-    test_texts, test_labels = columns(stored.splits["test"], None)
-    test = fitted[best].score(vectorizer.transform(test_texts), test_labels)
-    print(f"rows {len(labels):,}   validation {accuracies[best]:.4f} (C = {best})   test {test:.4f}")
+    test_texts, test_labels = columns(test)
+    tested = fitted[best].score(vectorizer.transform(test_texts), test_labels)
+    print(f"rows {len(labels):,}   validation {accuracies[best]:.4f} (C = {best})   test {tested:.4f}")
 
 
-def columns(split: TextClassificationDataset, rows: Tensor | None) -> tuple[list[str], list[int]]:
-    """The texts and the labels of some rows of a split, by default of all."""
-    items = split.rows(0, len(split))
-    chosen = items if rows is None else [items[row] for row in rows.tolist()]
-    return [item.text for item in chosen], [int(item.label) for item in chosen]
+def columns(items: list[TextClassificationItem]) -> tuple[list[str], list[int]]:
+    """The texts and the labels of some rows."""
+    return [item.text for item in items], [item.label for item in items]
 
 
 if __name__ == "__main__":

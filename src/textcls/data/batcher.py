@@ -46,26 +46,27 @@ class Batcher:
         """The batcher that a configuration asks for."""
         return cls(rows, pad_token, config.max_length if config.padding == "fixed" else None)
 
-    def parts(self, indices: Tensor, max_tokens: int) -> Sequence[Tensor]:
-        """The rows at `indices` (B,) in few parts of at most so many tokens, padding included, or of one row."""
-        rows_at_once = max(1, max_tokens // self._width(self._lengths(indices)))
-        return indices.chunk(math.ceil(len(indices) / rows_at_once))
-
-    def _lengths(self, indices: Tensor) -> Tensor:
-        return self.rows.offsets[indices + 1] - self.rows.offsets[indices]
-
-    def _width(self, lengths: Tensor) -> int:
-        return self.fixed_length or int(lengths.max())
-
     def batch(self, indices: Tensor) -> Batch:
         """The rows at `indices` (B,) as one batch."""
         lengths = self._lengths(indices)
-        position = torch.arange(self._width(lengths))
+        position = torch.arange(self.fixed_length or int(lengths.max()))
         keep = position < lengths[:, None]
         source = (self.rows.offsets[indices, None] + position).clamp_(max=len(self.rows.ids) - 1)
         tokens = self.rows.ids[source].long().masked_fill_(~keep, self.pad_token)
         labels = None if self.rows.labels is None else self.rows.labels[indices]
         return Batch(tokens, keep, labels)
+
+    def parts(self, indices: Tensor, max_tokens: int) -> Sequence[Tensor]:
+        """The rows at `indices` (B,) in few parts of at most so many tokens, padding included, or of one row."""
+        rows_at_once = self.rows_within(max_tokens, int(self._lengths(indices).max()))
+        return indices.chunk(math.ceil(len(indices) / rows_at_once))
+
+    def rows_within(self, max_tokens: int, longest: int) -> int:
+        """How many rows, the longest of so many tokens, have at most `max_tokens` once padded; always one."""
+        return max(1, max_tokens // (self.fixed_length or longest))
+
+    def _lengths(self, indices: Tensor) -> Tensor:
+        return self.rows.offsets[indices + 1] - self.rows.offsets[indices]
 
 
 def carve(n_rows: int, n_valid: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -117,8 +118,7 @@ def ordered_batches(batcher: Batcher, indices: Tensor, max_tokens: int) -> Itera
     order = lengths.argsort(stable=True, descending=True)
     first = 0
     while first < len(order):
-        width = batcher.fixed_length or int(lengths[order[first]])
-        chosen = indices[order[first : first + max(1, max_tokens // width)]]
+        chosen = indices[order[first : first + batcher.rows_within(max_tokens, int(lengths[order[first]]))]]
         yield chosen, batcher.batch(chosen)
         first += len(chosen)
 
