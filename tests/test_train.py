@@ -297,11 +297,12 @@ def test_averaged_weights_are_what_is_saved(tmp_path: Path) -> None:
     for steps in (1, 2, 3):
         train(small(training={"steps": steps}, schedule=constant), device=CPU, folder=tmp_path / str(steps))
         ends.append(weights(tmp_path / str(steps)))
-    averaging = small(training={"steps": 3, "averaging": 0.75}, schedule=constant)
+    averaging = small(training={"steps": 3, "averaging": 0.2}, schedule=constant)
     train(averaging, device=CPU, folder=tmp_path / "averaged")
     for name, found in weights(tmp_path / "averaged").items():
         first, second, third = (end[name] for end in ends)
-        torch.testing.assert_close(found, 0.75 * (0.75 * first + 0.25 * second) + 0.25 * third, rtol=1e-5, atol=1e-7)
+        after_two = torch.lerp(first, second, 9 / 11)  # the decay is still 2 / 11; then it would be 3 / 12
+        torch.testing.assert_close(found, torch.lerp(after_two, third, 0.8), rtol=1e-5, atol=1e-7)
     assert not torch.equal(found, third)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 
 from textcls import artifact as artifacts
 from textcls import checkpoint
@@ -508,11 +508,18 @@ def announce(trainer: Trainer, stored: StoredData, outline: str) -> None:
 
 
 def _averaged(model: nn.Module, decay: float) -> AveragedModel | None:
-    """A copy of the model whose weights follow a <- decay * a + (1 - decay) * w; none where decay is 0.
+    """A copy of the model whose weights follow a <- d a + (1 - d) w; none where decay is 0.
 
+    d is min(decay, (1 + n) / (10 + n)) after n updates, so that a short training's average isn't that of its beginning.
     (Polyak & Juditsky 1992, SIAM J. Control Optim. 30(4); exponentially weighted)
     """
-    return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay)) if decay else None
+    if not decay:
+        return None
+
+    def update(averaged: Sequence[Tensor], current: Sequence[Tensor], n: Tensor | int) -> None:
+        torch._foreach_lerp_(list(averaged), list(current), 1 - min(decay, (1 + int(n)) / (10 + int(n))))
+
+    return AveragedModel(model, multi_avg_fn=update)
 
 
 def _objective(config: Config, data: TrainingData, device: torch.device) -> Objective:
