@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from textcls import artifact as artifacts
 from textcls import checkpoint
@@ -517,7 +517,7 @@ def _averaged(model: nn.Module, decay: float) -> AveragedModel | None:
         return None
 
     def update(averaged: Sequence[Tensor], current: Sequence[Tensor], n: Tensor | int) -> None:
-        torch._foreach_lerp_(list(averaged), list(current), 1 - min(decay, (1 + int(n)) / (10 + int(n))))
+        get_ema_multi_avg_fn(min(decay, (1 + int(n)) / (10 + int(n))))(averaged, current, n)
 
     return AveragedModel(model, multi_avg_fn=update)
 
