@@ -64,10 +64,10 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def perturb(model: torch.nn.Module) -> None:
-    """Give every adapter a part in the result: B is zero at the start."""
+    """Give every adapter a part in the result: B is zero at the start, and A of an embedding's."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "lora_B" in name:
+            if "lora_B" in name or "lora_embedding_A" in name:
                 parameter.normal_(std=0.2)
 
 
@@ -103,7 +103,8 @@ def test_merging_is_the_formula(small_run: Path) -> None:
 
 def test_what_is_trained_is_shown_as_count_and_share(small_run: Path, finetuned: Path) -> None:
     d, f, layers, rank = 32, 64, 2, 8
-    adapters = layers * rank * (3 * 2 * d + 2 * (d + f))
+    vocab_size = artifact.load(small_run / "model.safetensors").tokenizer.vocab_size
+    adapters = rank * (vocab_size + d + layers * (3 * 2 * d + 2 * (d + f)))
     line = next(line for line in (finetuned / "experiment.log").read_text().splitlines() if "parameters: " in line)
     assert f"of which trained: {adapters + 4 * d + 4:,} (" in line
 

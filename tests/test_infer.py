@@ -107,6 +107,10 @@ def test_top_k_keeps_the_most_probable_in_order(classifier: "textcls.Classifier"
 def test_one_text_in_the_place_of_many_is_refused(classifier: "textcls.Classifier") -> None:
     with pytest.raises(TypeError, match="give a list of texts"):
         classifier.predict("abc")
+    with pytest.raises(TypeError, match="texts has None in it, which is no str"):
+        classifier.predict(["abc", None])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="top_k is 0; give 1 or more"):
+        classifier.predict(["abc"], top_k=0)
 
 
 def test_no_texts_no_answers(classifier: "textcls.Classifier") -> None:

@@ -129,6 +129,19 @@ def test_training_anew_leaves_nothing_of_the_run_before(tmp_path: Path, monkeypa
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-0000000000.pt"]
 
 
+def test_a_training_that_fails_before_it_begins_leaves_what_was_there(tmp_path: Path) -> None:
+    old = {name: tmp_path / "old" / name for name in ("model.safetensors", "metrics.jsonl", "experiment.log")}
+    (tmp_path / "old").mkdir()
+    for path in old.values():
+        path.write_text("old")
+    wrong = small(training={"class_weights": "spam=2"})
+    for folder in (tmp_path / "old", tmp_path / "new"):
+        with pytest.raises(ConfigError, match="there is no class 'spam'"):
+            train(wrong, device=CPU, folder=folder)
+    assert {path.read_text() for path in old.values()} == {"old"}
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_folder_takes_one_training_at_a_time(tmp_path: Path) -> None:
     with Journal(tmp_path) as first:
         first.metrics({"kept": 1})

@@ -103,6 +103,8 @@ def locate(run: str) -> Path:
             return candidate
     if path.suffix == ".safetensors" or path.is_dir():
         raise ArtifactError(f"{run}: there is no weights file there; give a run folder that has a {WEIGHTS}.")
+    if path.name != run:
+        raise ArtifactError(f"{run}: there is no such folder; give a run folder that has a {WEIGHTS}.")
     raise ArtifactError(f"{run}: no such run yet; make it with: textcls train {run} (none is in {RUNS / run})")
 
 
@@ -122,7 +124,9 @@ def load(weights: Path) -> Artifact:
             _check_tensors(weights, file, expected)
             tensors = {name: file.get_tensor(name) for name in expected}
     except (SafetensorError, OSError) as error:
-        raise ArtifactError(f"{weights}: not a readable safetensors file ({error}).") from None
+        raise ArtifactError(
+            f"{weights}: not a readable safetensors file ({error}); copy it anew, or train again."
+        ) from None
     _check_finite(weights, tensors)
     model.load_state_dict(tensors, assign=True)
     model.requires_grad_(True)

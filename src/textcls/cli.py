@@ -391,7 +391,11 @@ def _configure(base: Config, file: Path | None, overrides: list[str], flags: dic
         settings = settings.override(read_toml(file), origin=str(file))
     for text in overrides:
         settings = settings.override(parse_override(text), origin="--set")
-    return settings.override(flags)
+    for section, values in flags.items():
+        for name, value in values.items():
+            flag = next((flag for flag, key in FLAG_KEYS.items() if key == f"{section}.{name}"), name)
+            settings = settings.override({section: {name: value}}, origin=f"--{flag.replace('_', '-')}")
+    return settings
 
 
 def _claim(folder: Path, resume: bool, overwrite: bool) -> None:
@@ -423,7 +427,9 @@ def _check_folder(folder: Path) -> None:
 
 
 def _check_writable(out: Path) -> None:
-    existing = next((parent for parent in (out, *out.absolute().parents) if parent.exists()), out)
+    existing = next((parent for parent in (out, *out.parents, *out.absolute().parents) if parent.exists()), out)
+    if existing != out and not existing.is_dir():
+        raise ArtifactError(f"--out {out}: {existing} is a file, not a folder; give another place.")
     if not os.access(existing, os.W_OK):
         raise ArtifactError(f"--out {out}: can't be written; give another place.")
 
@@ -453,6 +459,8 @@ def _check_infer(
     if out is not None:
         if out.is_dir():
             raise DataError(f"--out {out}: a folder is there; give a file.")
+        if form is None and out.suffix.lower() not in ("", ".csv", ".json", ".jsonl", ".txt"):
+            raise DataError(f"--out {out}: answers are JSON lines or CSV; end it in .jsonl or .csv, or give --format.")
         if file is not None and out.exists() and os.path.exists(file) and out.samefile(file):
             raise DataError(f"--out {out}: is the file that is read; give another.")
         _check_writable(out)

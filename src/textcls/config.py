@@ -310,9 +310,11 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such configuration file.") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path}: not a readable TOML file ({error}).") from None
+        raise ConfigError(f"--config {path}: there is no such file; configs/ in the source has some.") from None
+    except OSError as error:
+        raise ConfigError(f"--config {path}: can't be read ({error.strerror}); give a TOML file.") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"--config {path}: is not TOML ({error}); mend it there.") from None
 
 
 def parse_override(text: str) -> dict[str, Any]:
@@ -387,6 +389,8 @@ def _keys(prefix: str = "") -> list[str]:
 def _nearest(key: str) -> str:
     """What to say of a key that doesn't exist: the one of the same last part, or else the one most like it."""
     keys, last = _keys(), key.rsplit(".", 1)[-1]
+    if last in _sections():
+        return f"{last} is a section; set a key in it, such as {_keys(last)[0]}."
     same = [k for k in keys if k.rsplit(".", 1)[-1] == last]
     close = difflib.get_close_matches(key, same or keys, n=1, cutoff=0 if same else 0.6)
     return f"did you mean {close[0]}?" if close else f"the sections are {', '.join(_sections())}."

@@ -29,8 +29,11 @@ from textcls.training_data import prepare
 log = logging.getLogger(__name__)
 
 HEAD = "head"
-ADAPTED = ["query", "value", "output", "inner", "outer"]
-"""The linear layers that get an adapter: attention's query, value and output, and both of the feed-forward."""
+ADAPTED = ["token", "query", "value", "output", "inner", "outer"]
+"""What gets an adapter: the token embeddings, attention's query, value and output, and both of the feed-forward.
+
+The original's has none on the embeddings, and then new classes can be told by what the old ones taught of words alone.
+"""
 
 # What finetuning changes of the data set's own recipe and of the trained model's. Adapters of so low a rank fit too
 # little rather than too much, so nothing is dropped. At a constant rate the last step's weights are noisy: the average

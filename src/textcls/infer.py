@@ -68,10 +68,13 @@ class Classifier:
         """`predict` for texts without end: reads CHUNK_TEXTS of them at a time, and keeps none.
 
         Raises:
-            TypeError: `texts` is one text rather than several.
+            TypeError: `texts` is one text rather than several, or one of them is no str.
+            ValueError: `top_k` is less than 1.
         """
         if isinstance(texts, str):
             raise TypeError("texts is a str, whose characters would each be classified; give a list of texts")
+        if top_k is not None and top_k < 1:
+            raise ValueError(f"top_k is {top_k}; give 1 or more, or None for every class")
         for chunk in _chunks(texts):
             probabilities, labels = self.probabilities(chunk), torch.arange(len(self.class_names))
             ranked = probabilities.argsort(dim=-1, descending=True, stable=True)
@@ -128,4 +131,6 @@ def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
 
 def _encodable(text: str) -> str:
     """A text whose lone surrogates, which have no UTF-8, are U+FFFD, the mark of what could not be decoded."""
+    if not isinstance(text, str):
+        raise TypeError(f"texts has {text!r} in it, which is no str")
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -2,13 +2,14 @@
 
 import json
 import logging
+import logging.handlers
 import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TextIO, TypeVar
 
 from filelock import FileLock, Timeout
 from tqdm import tqdm
@@ -47,50 +48,82 @@ def show_notes() -> None:
 
 
 class Journal:
-    """The record of one run."""
+    """The record of one run.
+
+    Its files are opened with the first thing that they have to keep. Until then what is noted is held in memory: a
+    command that fails before it trains leaves the folder as it was.
+    """
 
     def __init__(self, folder: Path, *, resume: bool = False) -> None:
-        """Open the folder's files: to go on writing if resuming, else afresh.
+        """Lock the folder: to go on writing its files if resuming, else to write them afresh.
 
         Raises:
-            StorageError: the folder can't be made or written, or another process is training into it.
+            StorageError: the folder can't be made, or another process is training into it.
         """
-        mode = "a" if resume else "w"
+        self._folder, self._mode = folder, "a" if resume else "w"
+        self._metrics: TextIO | None = None
+        self._handler: logging.Handler = logging.handlers.MemoryHandler(
+            100_000, flushLevel=logging.CRITICAL + 1, flushOnClose=False
+        )
+        self._lock = FileLock(folder / LOCK)  # which the system frees when its holder dies
+        self._made = not folder.exists()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = FileLock(folder / LOCK)  # which the system frees when its holder dies
             self._lock.acquire(timeout=0)
-            self._metrics = (folder / METRICS).open(mode, encoding="utf-8")
-            self._handler = _LogFile(folder / LOG, mode=mode, encoding="utf-8")
         except Timeout:
             raise StorageError(f"{folder}: another training is writing there; wait for it, or give --out.") from None
         except OSError as error:
-            raise StorageError(f"{folder}: can't be written ({error.strerror}); give a folder with --out.") from error
-        self._handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+            raise self._not_writable(error) from error
         log.addHandler(self._handler)
         log.setLevel(logging.INFO)
+
+    def _not_writable(self, error: OSError) -> StorageError:
+        return StorageError(f"{self._folder}: can't be written ({error.strerror}); give a folder with --out.")
+
+    def _opened(self) -> TextIO:
+        """metrics.jsonl; the first time it opens both files, and writes down what was noted so far."""
+        if self._metrics is None:
+            try:
+                self._metrics = (self._folder / METRICS).open(self._mode, encoding="utf-8")
+                file = _LogFile(self._folder / LOG, mode=self._mode, encoding="utf-8")
+            except OSError as error:
+                raise self._not_writable(error) from error
+            file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+            held, self._handler = self._handler, file
+            log.removeHandler(held)
+            log.addHandler(file)
+            assert isinstance(held, logging.handlers.MemoryHandler)
+            held.setTarget(file)
+            held.flush()
+        return self._metrics
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         log.removeHandler(self._handler)
-        for file in (self._handler, self._metrics):
+        for file in filter(None, (self._handler, self._metrics)):
             with suppress(OSError):  # each line was flushed; one that could not be has raised its error already
                 file.close()
         self._lock.release()
+        if self._made and self._metrics is None:
+            with suppress(OSError):  # somebody else has put something there
+                (self._folder / LOCK).unlink(missing_ok=True)
+                self._folder.rmdir()
 
     def metrics(self, values: dict[str, Any]) -> None:
         """Append an object to metrics.jsonl."""
-        with writing(Path(self._metrics.name)):
-            self._metrics.write(json.dumps(values) + "\n")
-            self._metrics.flush()
+        file = self._opened()
+        with writing(Path(file.name)):
+            file.write(json.dumps(values) + "\n")
+            file.flush()
 
     def sync(self) -> int:
         """Flush metrics.jsonl down to the disk: its size in bytes, for `rewind`."""
-        with writing(Path(self._metrics.name)):
-            os.fsync(self._metrics.fileno())
-        return os.fstat(self._metrics.fileno()).st_size
+        file = self._opened()
+        with writing(Path(file.name)):
+            os.fsync(file.fileno())
+        return os.fstat(file.fileno()).st_size
 
     def rewind(self, size: int) -> None:
         """Cut metrics.jsonl back to `size` bytes: what was written after the checkpoint will be written again.
@@ -98,12 +131,13 @@ class Journal:
         Raises:
             ArtifactError: it has fewer; lines were lost that no resumed run would write again.
         """
-        if (present := os.fstat(self._metrics.fileno()).st_size) < size:
+        file = self._opened()
+        if (present := os.fstat(file.fileno()).st_size) < size:
             raise ArtifactError(
-                f"{self._metrics.name}: has {present} bytes, and had {size} at the checkpoint; put the file back that "
+                f"{file.name}: has {present} bytes, and had {size} at the checkpoint; put the file back that "
                 "was there, or train anew with --overwrite."
             )
-        self._metrics.truncate(size)
+        file.truncate(size)
 
 
 class Bar:

@@ -51,7 +51,9 @@ def class_weights(setting: str, class_names: tuple[str, ...], labels: Tensor) ->
     for name, value in _named(setting):
         if name not in class_names:
             close = difflib.get_close_matches(name, class_names, n=1) or class_names
-            raise ConfigError(f"training.class_weights: there is no class {name!r}; did you mean {close[0]!r}?")
+            raise ConfigError(
+                f"--class-weights (training.class_weights): there is no class {name!r}; did you mean {close[0]!r}?"
+            )
         weights[class_names.index(name)] = value
     return weights
 

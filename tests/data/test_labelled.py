@@ -73,7 +73,7 @@ class TestCarving:
         assert len(train) + len(test) == 60
 
     def test_too_few_rows_are_a_sentence(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"a\.csv: has too few rows for a test split"):
+        with pytest.raises(DataError, match=r"a\.csv: has too few different texts for a test split"):
             load(write(tmp_path / "a.csv", [["one", "a"], ["two", "b"]]))
 
 

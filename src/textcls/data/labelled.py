@@ -186,7 +186,10 @@ def _clean(text: str, place: str, tally: Tally) -> str:
 def _check_labels(scans: Mapping[str, Scan], train: Scan) -> None:
     skipped = f" ({train.tally})" if train.tally.counts else ""
     if len(train.codes) == 0:
-        raise DataError(f"{train.table.name}: has no row with both a text and a label{skipped}; {train.columns.note}.")
+        raise DataError(
+            f"{train.table.name}: has no row with both a text and a label{skipped}; {train.columns.note}; add rows, or "
+            "name other columns."
+        )
     if len(train.labels) == 1 and "train" in scans:
         raise DataError(
             f"{train.table.name}: every row has the label {train.labels[0]!r}{skipped}; a classifier needs two "
@@ -253,8 +256,8 @@ def _readings(scans: Mapping[str, Scan], config: DataConfig) -> dict[str, Readin
             raise DataError(_not_classes(train.table, train.columns, len(train.labels), len(train.codes)))
         if not is_test.any():
             raise DataError(
-                f"{train.table.name}: has too few rows for a test split, which takes a fifth of each class; add rows, "
-                "or give a folder with a train and a test file."
+                f"{train.table.name}: has too few different texts for a test split, which takes a fifth of each class; "
+                "add rows, or give a folder with a train and a test file."
             )
     readings: dict[str, Reading] = {}
     later = np.zeros(0, dtype=np.uint64)

@@ -159,7 +159,7 @@ def _read_objects(name: str, lines: Lines, columns: Sequence[str]) -> Iterator[U
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{where}: is not JSON ({error}).") from None
+            raise DataError(f"{where}: is not JSON ({getattr(error, 'msg', error)}); mend that line.") from None
         if isinstance(value, str) and not columns:
             yield UnlabelledText(count, value)
             continue
