@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self, TextIO, TypeVar
+from typing import IO, Any, Self, TypeVar
 
 from filelock import FileLock, Timeout
 from tqdm import tqdm
@@ -61,10 +61,9 @@ class Journal:
             StorageError: the folder can't be made, or another process is training into it.
         """
         self._folder, self._mode = folder, "a" if resume else "w"
-        self._metrics: TextIO | None = None
-        self._handler: logging.Handler = logging.handlers.MemoryHandler(
-            100_000, flushLevel=logging.CRITICAL + 1, flushOnClose=False
-        )
+        self._metrics: IO[str] | None = None
+        self._file: _LogFile | None = None
+        self._notes = logging.handlers.MemoryHandler(100_000, flushLevel=logging.CRITICAL + 1, flushOnClose=False)
         self._lock = FileLock(folder / LOCK)  # which the system frees when its holder dies
         self._made = not folder.exists()
         try:
@@ -74,37 +73,35 @@ class Journal:
             raise StorageError(f"{folder}: another training is writing there; wait for it, or give --out.") from None
         except OSError as error:
             raise self._not_writable(error) from error
-        log.addHandler(self._handler)
+        log.addHandler(self._notes)
         log.setLevel(logging.INFO)
 
     def _not_writable(self, error: OSError) -> StorageError:
         return StorageError(f"{self._folder}: can't be written ({error.strerror}); give a folder with --out.")
 
-    def _opened(self) -> TextIO:
+    def _opened(self) -> IO[str]:
         """metrics.jsonl; the first time it opens both files, and writes down what was noted so far."""
         if self._metrics is None:
             try:
                 self._metrics = (self._folder / METRICS).open(self._mode, encoding="utf-8")
-                file = _LogFile(self._folder / LOG, mode=self._mode, encoding="utf-8")
+                self._file = _LogFile(self._folder / LOG, mode=self._mode, encoding="utf-8")
             except OSError as error:
                 raise self._not_writable(error) from error
-            file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-            held, self._handler = self._handler, file
-            log.removeHandler(held)
-            log.addHandler(file)
-            assert isinstance(held, logging.handlers.MemoryHandler)
-            held.setTarget(file)
-            held.flush()
+            self._file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+            self._notes.setTarget(self._file)
+            self._notes.flushLevel = logging.NOTSET  # from now on each note at once
+            self._notes.flush()
         return self._metrics
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        log.removeHandler(self._handler)
-        for file in filter(None, (self._handler, self._metrics)):
+        log.removeHandler(self._notes)
+        for file in (self._file, self._metrics):
             with suppress(OSError):  # each line was flushed; one that could not be has raised its error already
-                file.close()
+                if file is not None:
+                    file.close()
         self._lock.release()
         if self._made and self._metrics is None:
             with suppress(OSError):  # somebody else has put something there
