@@ -1,20 +1,17 @@
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from conftest import SMALL
-from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from textcls import checkpoint, guessing
+from textcls import guessing
 from textcls.artifact import new_model
 from textcls.config import Config, recipe
 from textcls.data.batcher import Batcher
 from textcls.data.encoded import EncodedRows, from_ids
-from textcls.errors import ConfigError
 from textcls.guessing import TokenGuesser, hide, token_counts
 from textcls.train import train
 
@@ -76,7 +73,7 @@ def test_scores_are_the_formula_over_every_token_that_occurs() -> None:
     counts = token_counts(rows(), torch.arange(16), VOCABULARY)
     model = guesser(counts).eval()
     torch.manual_seed(1)
-    scores, targets = model.in_place(batch.tokens, batch.keep, 0.3)
+    scores, targets = model(batch.tokens, batch.keep, 0.3)
     torch.manual_seed(1)
     hidden = hide(batch.keep, 0.3)
     x = model.encoder.encode(batch.tokens, batch.keep, hidden=hidden)[hidden]
@@ -86,59 +83,6 @@ def test_scores_are_the_formula_over_every_token_that_occurs() -> None:
     expected = F.cross_entropy(every, batch.tokens[hidden])
     torch.testing.assert_close(F.cross_entropy(scores, targets), expected, rtol=1e-5, atol=1e-5)
     assert float(scores.detach().std()) == pytest.approx(1, abs=0.5)
-
-
-def test_the_loss_of_the_first_vector_is_the_formula() -> None:
-    batch = Batcher(rows(), pad_token=0).batch(torch.arange(16))
-    model = guesser(torch.ones(VOCABULARY, dtype=torch.int64)).eval()
-    hidden = hide(batch.keep, 0.3)
-    first = model.encoder.encode(batch.tokens, batch.keep, hidden=hidden, n_outputs=1)[:, 0]
-    x = F.layer_norm(F.gelu(model.transform(first)), [32], model.norm.weight)
-    log_probabilities = (x @ model.encoder.embeddings.token.weight.T + model.bias).log_softmax(-1)
-    told = [
-        log_probabilities[row, token]
-        for row in range(16)
-        for token, is_hidden in zip(batch.tokens[row].tolist(), hidden[row].tolist(), strict=True)
-        if is_hidden
-    ]
-    expected = -torch.stack(told).mean()
-    torch.testing.assert_close(model.from_first(first, batch.tokens, hidden), expected, rtol=1e-5, atol=1e-5)
-
-
-def test_the_first_vector_comes_to_tell_what_a_text_is_about() -> None:
-    """Each row is of 12 tokens from one of four sets of ten: who knows the set is at a loss of log 10."""
-    torch.manual_seed(0)
-    tokens = torch.randint(10, (128, 12)) + 10 * torch.randint(4, (128, 1))
-    keep = torch.ones_like(tokens, dtype=torch.bool)
-    model = guesser(tokens.flatten().bincount(minlength=VOCABULARY))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    losses = []
-    for _ in range(60):
-        hidden = hide(keep, 0.3)
-        first = model.encoder.encode(tokens, keep, hidden=hidden, n_outputs=1)[:, 0]
-        loss = model.from_first(first, tokens, hidden)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    assert losses[0] > math.log(40) - 0.2
-    assert sum(losses[-5:]) / 5 == pytest.approx(math.log(10), abs=0.15)
-
-
-def test_a_training_with_the_second_loss_saves_a_classifier_like_any_other(small_run: Path, tmp_path: Path) -> None:
-    config = small(transformer={"token_dropout": 0.3}, training={"epochs": 1, "word_loss": 0.5})
-    assert train(config, device=CPU, folder=tmp_path).rows == 320
-    names = [set(load_file(folder / "model.safetensors")) for folder in (tmp_path, small_run)]
-    assert names[0] == names[1]
-    first, last = (
-        checkpoint.read(path)["model"]["transform.weight"] for path in checkpoint.found(tmp_path / "checkpoints")
-    )
-    assert not torch.equal(first, last)  # what guesses was trained
-
-
-def test_a_second_loss_without_hidden_tokens_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"training\.word_loss: has no tokens to tell; set transf"):
-        train(small(training={"word_loss": 0.5}), device=CPU, folder=tmp_path)
 
 
 def test_drawn_candidates_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +97,7 @@ def test_drawn_candidates_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None
         hidden = hide(batch.keep, 0.05)
         monkeypatch.setattr(guessing, "hide", lambda keep, share: hidden)
         with torch.inference_mode():
-            scores = torch.stack([model.in_place(batch.tokens, batch.keep, 0.05)[0].exp().sum(1) for _ in range(1_000)])
+            scores = torch.stack([model(batch.tokens, batch.keep, 0.05)[0].exp().sum(1) for _ in range(1_000)])
         monkeypatch.undo()
         return scores.mean(0)
 
@@ -167,7 +111,7 @@ def test_a_hidden_token_is_learnt_from_its_neighbours() -> None:
     model = guesser(tokens.flatten().bincount(minlength=VOCABULARY))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(250):
-        scores, targets = model.in_place(tokens, torch.ones_like(tokens, dtype=torch.bool), 0.15)
+        scores, targets = model(tokens, torch.ones_like(tokens, dtype=torch.bool), 0.15)
         F.cross_entropy(scores, targets).backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -83,7 +83,6 @@ SHORT: dict[str, Any] = {"data": {"rows_per_epoch": 256, "valid_rows": 32}}
                 "training": {
                     "accumulate": 3,
                     "averaging": 0.9,
-                    "word_loss": 0.5,
                     "label_smoothing": 0.1,
                     "class_weights": "balanced",
                     "steps": 7,

@@ -136,8 +136,6 @@ class TrainingConfig:
     """Batches whose gradients make one update: as if a batch were that much larger, in the memory of one."""
     label_smoothing: float = 0.0
     """Share of each label that is spread evenly over all classes."""
-    word_loss: float = 0.0
-    """Weight of a second loss: the first token's vector has to tell which tokens transformer.token_dropout hid."""
     averaging: float = 0.0
     """Decay of an exponential moving average of the weights, which is then what is evaluated and saved, such as 0.998;
     0 takes the weights themselves."""
@@ -224,10 +222,9 @@ _RECIPES: dict[str, dict[str, Any]] = {
             "n_heads": 8,
             "quiet_softmax": False,
             "token_dropout": 0.3,  # of 30,000 rows seen four times: without it fewer of the validation rows are right
-            "embedding_init": "lsa",  # this and the next two are for what is finetuned from it: see docs/experiments.md
+            "embedding_init": "lsa",
             "lsa_std": 0.5,
         },
-        "training": {"word_loss": 0.5},
     },
     "sample": {
         "data": {"rows_per_epoch": 0, "valid_rows": 160},
@@ -436,7 +433,6 @@ _RANGES: dict[str, tuple[float, float]] = {
     "training.seed": (0, _MAX_INT),
     "training.accumulate": (1, 65_536),
     "training.label_smoothing": (0, 0.99),
-    "training.word_loss": (0, 100),
     "training.averaging": (0, 0.99999),
     "training.log_every": (1, _MAX_INT),
     "lora.rank": (1, 4_096),

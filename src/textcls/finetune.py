@@ -41,7 +41,7 @@ The original's has none on the embeddings, and then new classes can be told by w
 _RECIPE: dict[str, Any] = {
     "schedule": {"name": "constant", "lr": 1e-3},
     "transformer": {"dropout": 0.0, "score_dropout": 0.0, "token_dropout": 0.0},
-    "training": {"averaging": 0.998, "word_loss": 0.0},
+    "training": {"averaging": 0.998},
     "pretraining": {"epochs": 0},
 }
 
@@ -73,13 +73,11 @@ def check_same_model(base: Config, config: Config) -> None:
                 )
 
 
-def _check_no_guessing(config: Config) -> None:
-    for key, value in (
-        ("pretraining.epochs", config.pretraining.epochs),
-        ("training.word_loss", config.training.word_loss),
-    ):
-        if value:
-            raise ConfigError(f"{key}: {value} can't work in finetuning, which learns from labels alone; leave it out.")
+def _check_no_pretraining(config: Config) -> None:
+    if n := config.pretraining.epochs:
+        raise ConfigError(
+            f"pretraining.epochs: {n} can't work in finetuning, which learns from labels alone; leave it out."
+        )
 
 
 def add_adapters(model: TransformerClassifier, rank: int, alpha: int) -> PeftModel:
@@ -108,7 +106,7 @@ def finetune(base: Artifact, config: Config, *, device: torch.device, folder: Pa
         ConfigError: the configuration is of another model than `base`.
     """
     check_same_model(base.config, config)
-    _check_no_guessing(config)
+    _check_no_pretraining(config)
     seed_everything(config.training.seed)
     with Journal(folder, resume=resume) as journal:
         stored = sources.load(config.dataset, config.data)

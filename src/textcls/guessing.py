@@ -2,10 +2,8 @@
 
 Shapes: B batch, T tokens, D d_model, V vocabulary, N hidden tokens of a batch, K candidates for them.
 
-Either each hidden token is guessed where it stood, which is masked language modelling (Devlin et al. 2018,
-arXiv:1810.04805; that the texts of the task itself suffice: Krishna et al. 2022, arXiv:2209.14389), or all those of a
-text are guessed from its first token's vector, which then has to tell what the text is about (Le & Mikolov 2014,
-arXiv:1405.4053, section 2.3).
+Each hidden token is guessed where it stood, which is masked language modelling (Devlin et al. 2018, arXiv:1810.04805;
+that the texts of the task itself suffice: Krishna et al. 2022, arXiv:2209.14389).
 """
 
 import math
@@ -18,8 +16,8 @@ from textcls.data.encoded import EncodedRows
 from textcls.model import TransformerClassifier
 
 N_DRAWN = 2_048
-"""Tokens that a batch's softmax runs over besides those that are hidden in it. A step that guesses tokens where they
-stood takes a fifth less time than over a whole vocabulary of 8,192, and two fifths less than over one of 28,996."""
+"""Tokens that a batch's softmax runs over besides those that are hidden in it. A step takes a fifth less time than over
+a whole vocabulary of 8,192, and two fifths less than over one of 28,996."""
 
 
 class TokenGuesser(nn.Module):
@@ -43,28 +41,18 @@ class TokenGuesser(nn.Module):
         self.bias = nn.Parameter((counts.clamp(min=0.5) / counts.sum()).log())
         self.register_buffer("occurring", counts.nonzero()[:, 0], persistent=False)
 
-    def in_place(self, tokens: Tensor, keep: Tensor, share: float) -> tuple[Tensor, Tensor]:
-        """Hide a share of the tokens of a batch (B, T), and guess each where it stood.
+    def forward(self, tokens: Tensor, keep: Tensor, share: float) -> tuple[Tensor, Tensor]:
+        """Hide a share of the tokens of a batch (B, T), and guess each.
+
+        The candidates are the different ones of the hidden tokens, and others that are drawn. These stand for all that
+        weren't: exp(score) counts as often as there are such. (Jean et al. 2015, arXiv:1412.2007, section 3)
 
         Returns:
             The scores of the candidates (N, K), and which of them are right (N,).
         """
         hidden = hide(keep, share)
-        return self._scores(self.encoder.encode(tokens, keep, hidden=hidden)[hidden], tokens[hidden])
-
-    def from_first(self, first: Tensor, tokens: Tensor, hidden: Tensor) -> Tensor:
-        """Guess the hidden (B, T) ones of tokens (B, T) from the rows' first vectors (B, D): mean cross-entropy."""
-        scores, targets = self._scores(first, tokens[hidden])
-        row = hidden.nonzero()[:, 0]
-        return -scores.float().log_softmax(-1)[row, targets].mean()
-
-    def _scores(self, x: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-        """For vectors (M, D) and hidden tokens (N,): scores (M, K) of candidates, and the tokens' places in them (N,).
-
-        The candidates are the different ones of the hidden tokens, and others that are drawn. These stand for all that
-        weren't: exp(score) counts as often as there are such. (Jean et al. 2015, arXiv:1412.2007, section 3)
-        """
-        different, targets = own.unique(return_inverse=True)
+        x = self.norm(F.gelu(self.transform(self.encoder.encode(tokens, keep, hidden=hidden)[hidden])))
+        different, targets = tokens[hidden].unique(return_inverse=True)
         others = self.occurring[~torch.isin(self.occurring, different)]
         drawn = others[torch.randperm(len(others), device=others.device)[:N_DRAWN]] if len(others) > N_DRAWN else others
         candidates = torch.cat([different, drawn])
@@ -72,7 +60,6 @@ class TokenGuesser(nn.Module):
         if len(drawn):
             stands_for = bias.new_full((len(drawn),), math.log(len(others) / len(drawn)))
             bias = bias + F.pad(stands_for, (len(different), 0))
-        x = self.norm(F.gelu(self.transform(x)))
         return F.linear(x, self.encoder.embeddings.token(candidates), bias), targets
 
 

@@ -27,7 +27,7 @@ from textcls.data.tokenizer import make_tokenizer
 from textcls.errors import ConfigError, DataError, Interrupted, TrainingError
 from textcls.evaluate import evaluate, evaluate_split, logits_and_loss
 from textcls.files import sweep, write_text
-from textcls.guessing import TokenGuesser, hide, token_counts
+from textcls.guessing import TokenGuesser, token_counts
 from textcls.journal import Bar, Journal, bar
 from textcls.metrics import Counts, Guesses
 from textcls.model import TransformerClassifier, count_parameters
@@ -255,19 +255,12 @@ class Trainer:
         """Of a batch: logits and labels, of the hidden tokens or of the rows; the cross-entropy; what is minimised."""
         if self._is_pretraining:
             assert self.guesser is not None
-            logits, labels = self.guesser.in_place(batch.tokens, batch.keep, self.config.pretraining.hidden)
+            logits, labels = self.guesser(batch.tokens, batch.keep, self.config.pretraining.hidden)
             loss = F.cross_entropy(logits.float(), labels)
             return logits, labels, loss, loss
         assert batch.labels is not None  # training rows have labels
-        if self.guesser is None or not self.config.training.word_loss:
-            logits, loss = logits_and_loss(self.model, batch)
-            return logits, batch.labels, loss, self.objective(logits, batch.labels)
-        hidden = hide(batch.keep, self.config.transformer.token_dropout)
-        first = self.guesser.encoder.encode(batch.tokens, batch.keep, hidden=hidden, n_outputs=1)[:, 0]
-        logits = self.guesser.encoder.head(first)
-        words = self.guesser.from_first(first, batch.tokens, hidden)
-        objective = self.objective(logits, batch.labels) + self.config.training.word_loss * words
-        return logits, batch.labels, F.cross_entropy(logits.float(), batch.labels), objective
+        logits, loss = logits_and_loss(self.model, batch)
+        return logits, batch.labels, loss, self.objective(logits, batch.labels)
 
     def _update(self) -> None:
         """Apply the gradient; in f16, leave it out where it has overflowed, and scale the next loss down."""
@@ -447,10 +440,8 @@ def train(config: Config, *, device: torch.device, folder: Path, resume: bool = 
 
 
 def _guesser(model: TransformerClassifier, data: TrainingData, config: Config) -> TokenGuesser | None:
-    if not config.pretraining.epochs and not config.training.word_loss:
+    if not config.pretraining.epochs:
         return None
-    if config.training.word_loss and not config.transformer.token_dropout:
-        raise ConfigError("training.word_loss: has no tokens to tell; set transformer.token_dropout, which hides some.")
     counts = token_counts(data.batcher.rows, data.text_rows, model.embeddings.token.num_embeddings)
     return TokenGuesser(model, counts)
 
