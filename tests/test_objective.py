@@ -62,7 +62,7 @@ def test_none_is_none() -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("spma=3", "training.class_weights: there is no class 'spma'; did you mean 'spam'?"),
+        ("spma=3", "--class-weights (training.class_weights): there is no class 'spma'; did you mean 'spam'?"),
         ("spam=0", "training.class_weights: 'spam=0' can't work; give balanced, or"),
         ("spam=-1", "can't work"),
         ("spam=1e99", "can't work"),
