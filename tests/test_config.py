@@ -155,3 +155,9 @@ def test_the_original_is_reproduced(dataset: str, d_model: int, quiet: bool) -> 
 def test_impossible_values_are_refused_however_a_config_is_made() -> None:
     with pytest.raises(ConfigError, match=r"batch\.size"):
         replace(Config(), batch=replace(Config().batch, size=0))
+
+
+@pytest.mark.parametrize("text", ["data=1", "training.data=1"])
+def test_a_section_in_the_place_of_a_key_is_shown_a_key_of_its_own(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"set a key in it, such as data\.rows_per_epoch\.$"):
+        Config().override(parse_override(text))

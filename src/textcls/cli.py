@@ -391,10 +391,10 @@ def _configure(base: Config, file: Path | None, overrides: list[str], flags: dic
         settings = settings.override(read_toml(file), origin=str(file))
     for text in overrides:
         settings = settings.override(parse_override(text), origin="--set")
+    flag_of = {key: f"--{flag.replace('_', '-')}" for flag, key in FLAG_KEYS.items()}
     for section, values in flags.items():
         for name, value in values.items():
-            flag = next((flag for flag, key in FLAG_KEYS.items() if key == f"{section}.{name}"), name)
-            settings = settings.override({section: {name: value}}, origin=f"--{flag.replace('_', '-')}")
+            settings = settings.override({section: {name: value}}, origin=flag_of[f"{section}.{name}"])
     return settings
 
 
@@ -427,7 +427,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _check_writable(out: Path) -> None:
-    existing = next((parent for parent in (out, *out.parents, *out.absolute().parents) if parent.exists()), out)
+    existing = next((parent for parent in (out, *out.parents) if parent.exists()), out)
     if existing != out and not existing.is_dir():
         raise ArtifactError(f"--out {out}: {existing} is a file, not a folder; give another place.")
     if not os.access(existing, os.W_OK):

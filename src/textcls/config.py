@@ -348,7 +348,7 @@ def _merged(section: Any, values: Mapping[str, Any], *, prefix: str) -> Any:
         elif isinstance(value, Mapping):
             changes[name] = _merged(old, value, prefix=f"{key}.")
         else:
-            raise ConfigError(f"{key}: a section, not a value; set a key in it, such as {_keys(key)[0]}.")
+            raise ConfigError(f"{key}: a section, not a value; set a key in it, such as {_keys(f'{key}.')[0]}.")
     return dataclasses.replace(section, **changes)
 
 
@@ -384,10 +384,10 @@ def _keys(prefix: str = "") -> list[str]:
 
 
 def _nearest(key: str) -> str:
-    """What to say of a key that doesn't exist: the one of the same last part, or else the one most like it."""
+    """What to say of a key that doesn't exist: that it is a section, or the nearest that does exist."""
     keys, last = _keys(), key.rsplit(".", 1)[-1]
     if last in _sections():
-        return f"{last} is a section; set a key in it, such as {_keys(last)[0]}."
+        return f"{last} is a section; set a key in it, such as {_keys(f'{last}.')[0]}."
     same = [k for k in keys if k.rsplit(".", 1)[-1] == last]
     close = difflib.get_close_matches(key, same or keys, n=1, cutoff=0 if same else 0.6)
     return f"did you mean {close[0]}?" if close else f"the sections are {', '.join(_sections())}."
