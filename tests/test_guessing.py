@@ -10,9 +10,10 @@ from torch.nn import functional as F
 from textcls import guessing
 from textcls.artifact import new_model
 from textcls.config import Config, recipe
-from textcls.data.batcher import Batcher
+from textcls.data.batcher import Batch, Batcher
 from textcls.data.encoded import EncodedRows, from_ids
 from textcls.guessing import TokenGuesser, hide, token_counts
+from textcls.model import TransformerClassifier, attention_mask
 from textcls.train import train
 
 CPU = torch.device("cpu")
@@ -61,11 +62,28 @@ def test_a_hidden_token_has_no_say_in_its_guess() -> None:
     hidden = hide(batch.keep, 0.3)
     other = torch.where(hidden, 49 - batch.tokens, batch.tokens)
     with torch.inference_mode():
-        found, expected = (model.encoder.encode(tokens, batch.keep, hidden=hidden) for tokens in (other, batch.tokens))
+        found, expected = (model.encoder.encode(tokens, batch.keep, hidden) for tokens in (other, batch.tokens))
+        seen = all_vectors(model.encoder, batch)[hidden]
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert not torch.isclose(seen, expected).all(dim=1).any()
+
+
+def all_vectors(encoder: TransformerClassifier, batch: Batch, hidden: torch.Tensor | None = None) -> torch.Tensor:
+    """The last layer's vectors of all tokens (B, T, D)."""
+    x: torch.Tensor = encoder.embeddings(batch.tokens, hidden)
+    for layer in encoder.layers:
+        x = layer(x, attention_mask(batch.keep))
+    return x
+
+
+def test_only_the_vectors_of_hidden_tokens_are_computed_and_they_are_as_of_all() -> None:
+    batch = Batcher(rows(), pad_token=0).batch(torch.arange(16))
+    encoder = guesser(torch.ones(VOCABULARY, dtype=torch.int64)).encoder.eval()
+    hidden = hide(batch.keep, 0.3)
     with torch.inference_mode():
-        seen = model.encoder.encode(batch.tokens, batch.keep)
-    assert not torch.equal(seen, expected)
+        found = encoder.encode(batch.tokens, batch.keep, hidden)
+        expected = all_vectors(encoder, batch, hidden)
+    torch.testing.assert_close(found, expected[hidden])
 
 
 def test_scores_are_the_formula_over_every_token_that_occurs() -> None:
@@ -76,7 +94,7 @@ def test_scores_are_the_formula_over_every_token_that_occurs() -> None:
     scores, targets = model(batch.tokens, batch.keep, 0.3)
     torch.manual_seed(1)
     hidden = hide(batch.keep, 0.3)
-    x = model.encoder.encode(batch.tokens, batch.keep, hidden=hidden)[hidden]
+    x = model.encoder.encode(batch.tokens, batch.keep, hidden)
     x = F.layer_norm(F.gelu(x @ model.transform.weight.T + model.transform.bias), [32], model.norm.weight)
     every = x @ model.encoder.embeddings.token.weight.T + model.bias
     every[:, counts == 0] = -torch.inf
@@ -130,3 +148,18 @@ def test_pretraining_learns_from_texts_and_is_on_record(tmp_path: Path) -> None:
     assert ends[3]["loss"] < ends[0]["loss"] - 0.1
     assert [line["lr"] for line in ends[3:5]] == [0, 0]  # each has a schedule of its own
     assert "pretraining 4/4: train loss" in (tmp_path / "experiment.log").read_text()
+
+
+def test_pretraining_drops_nothing_but_what_is_hidden(tmp_path: Path) -> None:
+    losses = []
+    for dropout in (0.0, 0.5):
+        config = small(
+            pretraining={"epochs": 1},
+            transformer={"dropout": dropout, "score_dropout": dropout, "token_dropout": dropout},
+            training={"epochs": 1},
+        )
+        train(config, device=CPU, folder=tmp_path / f"{dropout}")
+        lines = [json.loads(line) for line in (tmp_path / f"{dropout}" / "metrics.jsonl").read_text().splitlines()]
+        losses.append({line["split"]: line["loss"] for line in lines})
+    assert losses[0]["pretraining"] == losses[1]["pretraining"]
+    assert losses[0]["train"] != losses[1]["train"]

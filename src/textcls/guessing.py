@@ -51,7 +51,7 @@ class TokenGuesser(nn.Module):
             The scores of the candidates (N, K), and which of them are right (N,).
         """
         hidden = hide(keep, share)
-        x = self.norm(F.gelu(self.transform(self.encoder.encode(tokens, keep, hidden=hidden)[hidden])))
+        x = self.norm(F.gelu(self.transform(self.encoder.encode(tokens, keep, hidden))))
         different, targets = tokens[hidden].unique(return_inverse=True)
         others = self.occurring[~torch.isin(self.occurring, different)]
         drawn = others[torch.randperm(len(others), device=others.device)[:N_DRAWN]] if len(others) > N_DRAWN else others

@@ -120,11 +120,17 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(config.d_model, config.d_ff, config.dropout)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, x: Tensor, mask: Tensor | None, n_outputs: int | None = None) -> Tensor:
-        """(B, T, D), (B, 1, 1, T) -> the first n_outputs positions, or all: (B, n_outputs, D)."""
+    def forward(
+        self, x: Tensor, mask: Tensor | None, n_outputs: int | None = None, wanted: Tensor | None = None
+    ) -> Tensor:
+        """(B, T, D), (B, 1, 1, T) -> the first n_outputs positions (B, n_outputs, D), or all (B, T, D).
+
+        Of all, only those (N, D) where wanted (B, T) is True, if it is given.
+        """
         context = self.attention_norm(x)
         x, queries = x[:, :n_outputs], context[:, :n_outputs]
         x = x + self.dropout(self.attention(queries, context, mask))
+        x = x if wanted is None else x[wanted]
         output: Tensor = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         return output
 
@@ -140,18 +146,19 @@ class TransformerClassifier(nn.Module):
 
     def forward(self, tokens: Tensor, keep: Tensor) -> Tensor:
         """Logits (B, C) of token ids (B, T), of which those where keep (B, T) is False are padding."""
-        logits: Tensor = self.head(self.encode(tokens, keep, n_outputs=1)[:, 0])
+        logits: Tensor = self.head(self.encode(tokens, keep)[:, 0])
         return logits
 
-    def encode(
-        self, tokens: Tensor, keep: Tensor, *, hidden: Tensor | None = None, n_outputs: int | None = None
-    ) -> Tensor:
-        """The last layer's first n_outputs vectors, or all: (B, n_outputs, D). The others of it aren't computed."""
+    def encode(self, tokens: Tensor, keep: Tensor, hidden: Tensor | None = None) -> Tensor:
+        """The first token's vector (B, 1, D); or those (N, D) of tokens that are hidden, where hidden (B, T) is True.
+
+        The last layer computes no others.
+        """
         mask = attention_mask(keep)
         x = self.embeddings(tokens, hidden)
         for layer in self.layers[:-1]:
             x = layer(x, mask)
-        output: Tensor = self.layers[-1](x, mask, n_outputs)
+        output: Tensor = self.layers[-1](x, mask, n_outputs=1 if hidden is None else None, wanted=hidden)
         return output
 
 

@@ -179,7 +179,8 @@ class Trainer:
 
     def _train_epoch(self) -> None:
         """Train on the epoch's batches that are left."""
-        self.trained.train()
+        # Pretraining drops nothing: what is hidden is noise enough, and an encoder this small learns no text by heart.
+        self.trained.train(not self._is_pretraining)
         steps = self._steps()
         n_done = self.progress.step - self._first_step()
         with bar(self._title(), len(steps), n_done) as shown:
