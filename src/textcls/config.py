@@ -158,7 +158,7 @@ class PretrainingConfig:
     """Passes over all training rows; 0 leaves it out."""
     hidden: float = 0.3
     """Share of the tokens that are hidden, and guessed."""
-    lr: float = 1e-3
+    lr: float = 2e-3
     """The peak of its own linear schedule."""
     warmup_steps: int = 1_000
 
