@@ -39,7 +39,6 @@ from textcls.runtime import (
     device_metrics,
     peak_memory_mib,
     random_state,
-    release_free_memory,
     seed_everything,
     set_random_state,
 )
@@ -51,8 +50,6 @@ TOKENS_AT_ONCE = 2_048
 A batch of the longest rows then takes no more memory than any other, and what the heap keeps of it stays small: the
 training of DbPedia peaks at 1,320 MiB rather than at 1,860, in the same time.
 """
-RELEASE_EVERY = 100
-"""Steps after which the heap's free memory is given back to the system."""
 MAX_SKIPPED = 20  # after as many halvings a loss scale of 2^16 is below 1: the overflow isn't the scale's
 log = logging.getLogger(__name__)
 
@@ -192,8 +189,6 @@ class Trainer:
                 self._step(batches)
                 self.so_far.seconds += time.perf_counter() - started
                 self._report(shown)
-                if self.progress.step % RELEASE_EVERY == 0:
-                    release_free_memory()
                 self._checkpoint(due=self._is_due())
 
     def _title(self) -> str:
