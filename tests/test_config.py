@@ -150,6 +150,7 @@ def test_the_original_is_reproduced(dataset: str, d_model: int, quiet: bool) -> 
     assert (config.data.rows_per_epoch, config.data.valid_rows, config.data.with_replacement) == (25_000, 2_500, True)
     assert (config.batch.size, config.batch.max_length, config.batch.padding) == (32, 256, "fixed")
     assert (config.training.epochs, config.tokenizer.source) == (5, "bert-base-cased")
+    assert (config.pretraining.epochs, config.training.label_smoothing, model.token_dropout) == (0, 0, 0)
 
 
 def test_impossible_values_are_refused_however_a_config_is_made() -> None:

@@ -150,6 +150,14 @@ def test_pretraining_learns_from_texts_and_is_on_record(tmp_path: Path) -> None:
     assert "pretraining 4/4: train loss" in (tmp_path / "experiment.log").read_text()
 
 
+def test_an_epoch_of_pretraining_draws_as_many_rows_as_one_of_training(tmp_path: Path) -> None:
+    fewer = {"rows_per_epoch": 320, "labels_per_class": 20}
+    train(small(pretraining={"epochs": 4}, training={"epochs": 2}, data=fewer), device=CPU, folder=tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    ends = [(line["split"], line["step"]) for line in lines if "so_far" not in line and line["split"] != "valid"]
+    assert ends == [*(("pretraining", 10 * n) for n in (1, 2, 3, 4)), ("train", 50), ("train", 60)]
+
+
 def test_pretraining_drops_nothing_but_what_is_hidden(tmp_path: Path) -> None:
     losses = []
     for dropout in (0.0, 0.5):

@@ -24,7 +24,7 @@ class DataConfig:
     """Which rows a run sees."""
 
     rows_per_epoch: int = 25_000
-    """Training rows drawn each epoch; 0 takes every training row."""
+    """Rows drawn each epoch, of pretraining too; 0 takes every training row."""
     valid_rows: int = 2_500
     """Rows carved from the train split, seeded, to choose the best epoch; the test split is never used for it."""
     labels_per_class: int = 0
@@ -155,7 +155,7 @@ class PretrainingConfig:
     """Masked language modelling on the training texts, before the training with their labels."""
 
     epochs: int = 0
-    """Passes over all training rows; 0 leaves it out."""
+    """Of `data.rows_per_epoch` rows, with or without a label; 0 leaves it out."""
     hidden: float = 0.3
     """Share of the tokens that are hidden, and guessed."""
     lr: float = 2e-3
@@ -215,16 +215,15 @@ class Config:
 
 # What a data set's recipe changes of the defaults above, which are those of ag-news.
 _RECIPES: dict[str, dict[str, Any]] = {
+    # Half as wide as the original's model, in whose time this one learns the language of the texts first: 0.983 of the
+    # test rows are right rather than 0.976.
     "db-pedia": {
-        "transformer": {
-            "d_model": 256,
-            "d_ff": 1024,
-            "n_heads": 8,
-            "quiet_softmax": False,
-            "token_dropout": 0.3,  # of 30,000 rows seen four times: without it fewer of the validation rows are right
-            "embedding_init": "lsa",
-            "lsa_std": 0.5,
-        },
+        "data": {"rows_per_epoch": 27_500},
+        "tokenizer": {"source": "corpus", "vocab_size": 16_384},
+        "transformer": {"dropout": 0.0, "token_dropout": 0.3, "quiet_softmax": False, "embedding_init": "lsa"},
+        "pretraining": {"epochs": 12},
+        "training": {"epochs": 4, "label_smoothing": 0.1},
+        "schedule": {"lr": 5e-4},
     },
     "sample": {
         "data": {"rows_per_epoch": 0, "valid_rows": 160},

@@ -106,11 +106,11 @@ class Trainer:
         self.parameters = [parameter for parameter in self.trained.parameters() if parameter.requires_grad]
         self.averaged = _averaged(self.model, config.training.averaging)
         self.objective = _objective(config, data, device)
-        self.steps_per_epoch = self._n_steps(config.data.rows_per_epoch or len(data.train_rows))
+        self.steps_per_epoch = self._n_steps(data.train_rows)
         self.n_steps = config.training.steps or self.steps_per_epoch * config.training.epochs
         self.n_epochs = math.ceil(self.n_steps / self.steps_per_epoch)
         self.pretraining_epochs = config.pretraining.epochs
-        self.pretraining_steps = self.pretraining_epochs * self._n_steps(len(data.text_rows))
+        self.pretraining_steps = self.pretraining_epochs * self._n_steps(data.text_rows)
         self.progress = Progress()
         self.so_far = EpochSoFar(counts=self._no_counts())
         self.best: dict[str, Tensor] = {}  # the weights of the best epoch, on the CPU
@@ -140,8 +140,9 @@ class Trainer:
         """Epochs of the phase, pretraining or training, that are done."""
         return self.progress.epoch if self._is_pretraining else self.progress.epoch - self.pretraining_epochs
 
-    def _n_steps(self, n_rows: int) -> int:
-        """How many steps an epoch of so many rows takes."""
+    def _n_steps(self, rows: Tensor) -> int:
+        """How many steps an epoch of these rows takes."""
+        n_rows = self.config.data.rows_per_epoch or len(rows)
         return math.ceil(math.ceil(n_rows / self.config.batch.size) / self.config.training.accumulate)
 
     def _no_counts(self) -> Counts | Guesses:
@@ -216,7 +217,7 @@ class Trainer:
         rows = self.data.text_rows if self._is_pretraining else self.data.train_rows
         chosen = epoch_rows(
             len(rows),
-            0 if self._is_pretraining else config.data.rows_per_epoch,
+            config.data.rows_per_epoch,
             self._n_done,
             config.training.seed,
             with_replacement=config.data.with_replacement,
