@@ -98,9 +98,8 @@ SHORT: dict[str, Any] = {"data": {"rows_per_epoch": 256, "valid_rows": 32}}
             },
         ),
         (
-            (20, 37),
+            (5, 11, 21),  # in each epoch of pretraining, and in one of training
             {
-                "data": {"rows_per_epoch": 64, "valid_rows": 500},
                 "pretraining": {"epochs": 2, "warmup_steps": 5},
                 "training": {"checkpoint_every": "6", "patience": 1},
             },
