@@ -103,16 +103,19 @@ def test_every_epoch_is_on_record(small_run: Path) -> None:
         assert part in log
 
 
-def test_the_best_epoch_by_validation_is_what_is_saved(tmp_path: Path) -> None:
-    train(small(training={"epochs": 4}, schedule={"name": "constant", "lr": 1e-2}), device=CPU, folder=tmp_path)
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_the_best_epoch_by_validation_is_what_is_saved_or_the_last(tmp_path: Path, keep: str) -> None:
+    training = {"epochs": 4, "keep": keep}
+    # At a constant learning rate this high the last epoch is hardly the best.
+    train(small(training=training, schedule={"name": "constant", "lr": 1e-2}), device=CPU, folder=tmp_path)
     valid = [line for line in metrics(tmp_path) if line["split"] == "valid"]
     best = max(valid, key=lambda line: (line["accuracy"], -line["loss"]))
     state = checkpoint.load(tmp_path / "checkpoints")
     assert state["progress"]["best_epoch"] == best["epoch"]
     saved = weights(tmp_path)
     assert all(torch.equal(saved[name], tensor) for name, tensor in state["best"].items())
-    same = all(torch.equal(saved[name], tensor) for name, tensor in state["model"].items())
-    assert same == (best["epoch"] == 4)
+    is_last = all(torch.equal(saved[name], tensor) for name, tensor in state["model"].items())
+    assert is_last == (keep == "last" or best["epoch"] == 4)
 
 
 def test_training_anew_leaves_nothing_of_the_run_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,8 @@ class TrainingConfig:
     """Stop after this many updates instead, be it within an epoch; 0 goes by `epochs`."""
     patience: int = 0
     """Stop after this many epochs in a row that were none of them the best; 0 never does."""
+    keep: Literal["best", "last"] = "best"
+    """The epoch that is saved: the best on the validation rows, or the last, which needs few of them."""
     seed: int = 0
     dtype: Literal["f32", "f16", "bf16"] = "f32"
     """Of the forward pass's matrix products (autocast); weights are f32 always."""

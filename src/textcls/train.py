@@ -113,12 +113,12 @@ class Trainer:
         self.pretraining_steps = self.pretraining_epochs * self._n_steps(data.text_rows)
         self.progress = Progress()
         self.so_far = EpochSoFar(counts=self._no_counts())
-        self.best: dict[str, Tensor] = {}  # the weights of the best epoch, on the CPU
+        self.best: dict[str, Tensor] = {}  # the weights of the epoch that is to be kept, on the CPU
         self.stop = StopRequest()
         self.saved_step, self.saved_at = 0, time.monotonic()
 
     def fit(self) -> Progress:
-        """Train what isn't done yet, and leave the model with the weights of the best epoch.
+        """Train what isn't done yet, and leave the model with the weights of the epoch that is kept.
 
         Raises:
             Interrupted: a signal asked to stop; the state is saved.
@@ -167,15 +167,17 @@ class Trainer:
         self._checkpoint(due=True)
 
     def _validate(self) -> None:
-        """Evaluate an epoch, and keep its weights if it is the best so far."""
+        """Evaluate an epoch, and keep its weights if it is the best so far, or if the last is what is asked for."""
         dtype = self.config.training.dtype
         model = self.averaged.module if self.averaged else self.model
         valid = evaluate(model, self.data.batcher, self.data.valid_rows, self.data.n_classes, self.device, dtype)
         self._record(valid)
-        if (valid.accuracy, -valid.loss) > (self.progress.best_accuracy, -self.progress.best_loss):
+        is_best = (valid.accuracy, -valid.loss) > (self.progress.best_accuracy, -self.progress.best_loss)
+        if is_best:
             self.progress = replace(
                 self.progress, best_epoch=self._n_done + 1, best_accuracy=valid.accuracy, best_loss=valid.loss
             )
+        if is_best or self.config.training.keep == "last":
             self.best = {name: tensor.cpu().clone() for name, tensor in model.state_dict().items()}
 
     def _train_epoch(self) -> None:
@@ -422,7 +424,7 @@ class Trainer:
 
 
 def train(config: Config, *, device: torch.device, folder: Path, resume: bool = False) -> Counts:
-    """Train a classifier from random weights, save the best epoch's, and count its hits on the test split."""
+    """Train a classifier from random weights, save those of an epoch, and count its hits on the test split."""
     seed_everything(config.training.seed)
     with Journal(folder, resume=resume) as journal:
         stored = sources.load(config.dataset, config.data)
