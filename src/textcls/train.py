@@ -424,7 +424,7 @@ class Trainer:
 
 
 def train(config: Config, *, device: torch.device, folder: Path, resume: bool = False) -> Counts:
-    """Train a classifier from random weights, save those of an epoch, and count its hits on the test split."""
+    """Train a classifier from random weights, save the epoch that is kept, and count its hits on the test split."""
     seed_everything(config.training.seed)
     with Journal(folder, resume=resume) as journal:
         stored = sources.load(config.dataset, config.data)
