@@ -36,6 +36,11 @@ from textcls.train import Trainer
 from textcls.training_data import TrainingData
 
 ORIGINAL: dict[str, dict[str, Any]] = {
+    "ag-news": {
+        "tokenizer": {"source": "bert-base-cased"},
+        "transformer": {"n_layers": 4, "dropout": 0.1, "token_dropout": 0.0},
+        "pretraining": {"epochs": 0},
+    },
     "db-pedia": {
         "tokenizer": {"source": "bert-base-cased"},
         "transformer": {"d_model": 256, "d_ff": 1024, "n_heads": 8, "dropout": 0.1},
@@ -63,7 +68,7 @@ class Work:
     @cached_property
     def config(self) -> Config:
         whole_epochs = {"data": {"rows_per_epoch": 0}, "training": {"epochs": 2}}
-        original = recipe(self.dataset).override(ORIGINAL.get(self.dataset, {}))
+        original = recipe(self.dataset).override(ORIGINAL[self.dataset])
         return original.override(whole_epochs).override(self.changes)
 
     @cached_property

@@ -144,6 +144,7 @@ def test_the_original_is_reproduced(dataset: str, d_model: int, quiet: bool) -> 
     model, optimizer, schedule = config.transformer, config.optimizer, config.schedule
     assert (model.d_model, model.d_ff, model.n_layers, model.quiet_softmax) == (d_model, 4 * d_model, 4, quiet)
     assert (model.dropout, model.score_dropout, model.embedding_std) == (0.1, 0.1, 1.0)
+    assert model.embedding_init == "random"
     assert (optimizer.name, optimizer.beta1, optimizer.beta2) == ("adam", 0.9, 0.999)
     assert (optimizer.eps, optimizer.weight_decay, optimizer.clip_norm) == (1e-5, 5e-5, 0)
     assert (schedule.name, schedule.lr, schedule.warmup_steps) == ("noam", 1e-2, 1000)

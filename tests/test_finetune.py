@@ -145,7 +145,8 @@ def test_the_configuration_keeps_the_model_that_was_trained(small_run: Path) -> 
     assert config.batch.max_length == base.batch.max_length
     assert (config.schedule.name, config.schedule.lr) == ("constant", 1e-3)
     assert config.data == recipe("db-pedia").data
-    assert replace(config.training, averaging=0.0) == recipe("db-pedia").training
+    assert (config.training.averaging, config.training.label_smoothing, config.pretraining.epochs) == (0.998, 0, 0)
+    assert replace(config.training, averaging=0.0, label_smoothing=0.1) == recipe("db-pedia").training
     check_same_model(base, config)
 
 

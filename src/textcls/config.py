@@ -215,8 +215,15 @@ class Config:
         return json.dumps(self.to_dict(), indent=2) + "\n"
 
 
-# What a data set's recipe changes of the defaults above, which are those of ag-news.
+# What a data set's recipe changes of the defaults above, which are the original's model for AG News, and its budget.
 _RECIPES: dict[str, dict[str, Any]] = {
+    # Half as deep as the original's model: in the time of its 5 epochs this one learns the language of the texts first.
+    "ag-news": {
+        "tokenizer": {"source": "corpus"},
+        "transformer": {"n_layers": 2, "dropout": 0.0, "token_dropout": 0.3, "embedding_init": "lsa"},
+        "pretraining": {"epochs": 6},
+        "training": {"label_smoothing": 0.1},
+    },
     # Half as wide as the original's model, in whose time this one learns the language of the texts first: 0.982 of the
     # test rows are right rather than 0.976.
     "db-pedia": {

@@ -41,7 +41,7 @@ The original's has none on the embeddings, and then new classes can be told by w
 _RECIPE: dict[str, Any] = {
     "schedule": {"name": "constant", "lr": 1e-3},
     "transformer": {"dropout": 0.0, "score_dropout": 0.0, "token_dropout": 0.0},
-    "training": {"averaging": 0.998},
+    "training": {"averaging": 0.998, "label_smoothing": 0.0},
     "pretraining": {"epochs": 0},
 }
 
